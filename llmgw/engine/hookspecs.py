@@ -1,0 +1,14 @@
+"""The hooks a plugin may implement. One file: this is the whole seam."""
+
+from collections.abc import Sequence
+
+import pluggy
+
+from llmgw.engine.api import Engine
+
+hookspec = pluggy.HookspecMarker("llmgw")
+
+
+@hookspec
+def llmgw_engines() -> Sequence[Engine]:  # type: ignore[empty-body]
+    """The engines that this plugin brings."""

@@ -1,0 +1,228 @@
+"""What was observed. Facts flow up: agents and gateways report them, the core reads them. Pure values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from llmgw.ids import EngineName, ModelName, NodeName, ProfileName, ReplicaId, Revision, SpecDigest
+from llmgw.units import Bytes, Seconds, Wall
+
+
+class Level(StrEnum):
+    """How far a launch is shrunk to fit."""
+
+    FULL = "full"
+    DEGRADED = "degraded"
+    MINIMAL = "minimal"
+
+
+class Phase(StrEnum):
+    """Where a replica stands; `agent.lifecycle` has the legal transitions."""
+
+    PLACING = "placing"
+    FETCHING = "fetching"
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+    @property
+    def occupies_memory(self) -> bool:
+        """A resident: assigned or running, and not yet proven gone."""
+        return self not in (Phase.STOPPED, Phase.FAILED)
+
+
+class FailureKind(StrEnum):
+    CRASH = "crash"
+    OOM = "oom"
+    HANG = "hang"
+    DETACHED = "detached"  #: a wrapper exited 0 and left a daemon elsewhere
+    FETCH = "fetch"  #: weights could not be had; no engine was started
+    TERMINAL = "terminal"  #: trying again cannot help until something changes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    kind: FailureKind
+    reason: str  #: one line, for the operator
+    at: Wall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """How a process ended. Both None: unknown (an adopted process has no exit status)."""
+
+    code: int | None = None
+    signal: int | None = None
+
+    def __str__(self) -> str:
+        if self.signal is not None:
+            return f"signal {self.signal}"
+        return "unknown exit status" if self.code is None else f"exit code {self.code}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """Memory a replica takes, and where the figure comes from: `declared`, `measured`, `estimate` or `guess`."""
+
+    host: Bytes
+    device: Bytes = Bytes(0)  #: in total over its devices
+    source: str = "estimate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLoad:
+    running: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Bytes of a fetch so far. `total` None: nobody knows."""
+
+    done: Bytes
+    total: Bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaFact:
+    """One engine process as its agent (or, for `placing`, the controller's own assignment) knows it."""
+
+    id: ReplicaId
+    model: ModelName
+    profile: ProfileName
+    engine: EngineName
+    node: NodeName
+    spec: SpecDigest
+    revision: Revision  #: of the catalog that it was launched from
+    phase: Phase
+    since: Wall  #: when it entered the phase
+    level: Level = Level.FULL
+    pid: int | None = None
+    url: str | None = None
+    footprint: Footprint | None = None  #: what the placement counted for it
+    resident: Bytes | None = None  #: measured now: anonymous memory plus mapped pages of its processes
+    load: EngineLoad | None = None  #: None: unreadable, or not yet read
+    failure: Failure | None = None  #: set in phase FAILED
+    progress: Progress | None = None  #: set in phase FETCHING
+    adopted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryFact:
+    """Host memory (cgroup-aware). `foreign`: used by processes that are not this node's engines."""
+
+    total: Bytes
+    available: Bytes
+    foreign: Bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskFact:
+    """The file system that holds the weights cache."""
+
+    total: Bytes
+    free: Bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFact:
+    """An engine on a node: usable when `why` is None."""
+
+    name: EngineName
+    version: str | None = None
+    why: str | None = None  #: why it cannot be used, and how to get it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsFact:
+    """One cache entry of a node, or a file served in place.
+
+    `metadata` holds the scalars of a GGUF header (`general.architecture`, `llama.block_count`, ...), enough to
+    estimate memory without the file.
+    """
+
+    source: str  #: canonical
+    entry: str | None  #: the entry's directory name; None when served in place
+    size: Bytes
+    last_wanted: Wall
+    complete: bool = True
+    in_use: bool = False
+    licence: str | None = None
+    metadata: Mapping[str, str | int | float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReport:
+    """All that an agent knows of its node, written whole."""
+
+    node: NodeName
+    at: Wall
+    memory: MemoryFact
+    disk: DiskFact
+    engines: tuple[EngineFact, ...] = ()
+    replicas: tuple[ReplicaFact, ...] = ()
+    weights: tuple[WeightsFact, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaUse:
+    """A gateway's own count for one endpoint."""
+
+    outstanding: int
+    last_used: Wall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """One gateway's snapshot. `seen`: the store revision of the last endpoint change it acts on."""
+
+    at: Wall
+    seen: int
+    replicas: Mapping[ReplicaId, ReplicaUse] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryRecord:
+    """Consecutive failures of one spec on one node. A success deletes it."""
+
+    model: ModelName
+    attempts: int
+    last: Failure
+    last_replica: ReplicaId  #: the failure already counted, so that a pass counts none twice
+    retry_at: Wall | None  #: None: not until something changes
+    quarantined: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """The world as one pass sees it. Assignments no agent reported yet appear as `placing` replicas."""
+
+    nodes: Mapping[NodeName, NodeReport]
+    replicas: Mapping[ReplicaId, ReplicaFact]
+    recovery: Mapping[tuple[SpecDigest, NodeName], RecoveryRecord]
+    footprints: Mapping[tuple[SpecDigest, NodeName], Footprint]  #: absent: unknown, never 0
+    outstanding: Mapping[ReplicaId, int] = field(default_factory=dict)
+    last_used: Mapping[ReplicaId, Wall] = field(default_factory=dict)
+
+    def active(self, replica: ReplicaFact) -> bool:
+        """A request is in flight there: by the engine's count or by a gateway's."""
+        running = replica.load.running if replica.load else 0
+        return running > 0 or self.outstanding.get(replica.id, 0) > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened or was decided. `subject`: `model/qwen`, `replica/ab12`, `node/gpu-1`, `catalog`."""
+
+    at: Wall
+    subject: str
+    reason: str  #: one word or two, stable: `launched`, `evicted`, `ready`, `failed`, `catalog applied`
+    message: str = ""  #: for a person, with the figures
+
+
+def idle_for(last_used: Wall | None, now: Wall) -> Seconds | None:
+    """Time since the last request, or None when nobody has said: unknown is not idle."""
+    return None if last_used is None else Seconds(max(0.0, now - last_used))

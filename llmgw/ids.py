@@ -1,0 +1,36 @@
+"""Distinct names for distinct things. A NewType costs nothing and stops a node being passed for a model."""
+
+import hashlib
+import re
+from typing import Final, NewType
+
+ModelName = NewType("ModelName", str)
+ProfileName = NewType("ProfileName", str)
+NodeName = NewType("NodeName", str)
+PoolName = NewType("PoolName", str)
+EngineName = NewType("EngineName", str)
+ReplicaId = NewType("ReplicaId", str)  #: random and opaque: never parsed, never reused
+Revision = NewType("Revision", str)  #: "commit", "commit+dirty:digest", or "digest" outside git
+Digest = NewType("Digest", str)  #: hex sha256 of a whole catalog's content
+SpecDigest = NewType("SpecDigest", str)  #: of what a replica is launched from; equal = no restart
+
+NAME_PATTERN: Final = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$(?!\n)"
+"""Models, profiles, nodes, pools. `$(?!\\n)` reads alike in Python's and JavaScript's dialect."""
+
+ALIAS_PATTERN: Final = r"^[!-~\u00a1-\uffff]{1,200}$(?!\n)"
+"""Aliases: printable, no spaces, case-sensitive: `meta-llama/Llama-3.1-8B:free`."""
+
+
+def is_name(text: str) -> bool:
+    return re.match(NAME_PATTERN, text) is not None
+
+
+def node_name(text: str) -> NodeName:
+    """A node's name from any text, a host name say: lower-cased, other characters as `-`, at most 63 long."""
+    name = re.sub(r"[^a-z0-9._-]", "-", text.lower())[:63].strip("._-")
+    return NodeName(name or "node")
+
+
+def short_hash(text: str, length: int = 16) -> str:
+    """The first `length` hex digits of the text's sha256."""
+    return hashlib.sha256(text.encode()).hexdigest()[:length]

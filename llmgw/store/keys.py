@@ -1,0 +1,63 @@
+"""Every key there is, and which of them outlive the process."""
+
+from typing import Final
+
+from llmgw.ids import Digest, ModelName, NodeName, ReplicaId, SpecDigest
+
+STOPPED: Final = "settings/stopped"  #: plan.Stopped
+APPLIED: Final = "catalog/applied"  #: values.Applied
+CATALOG_STATUS: Final = "catalog/status"  #: values.CatalogStatus
+HISTORY: Final = "catalog/history/"  #: values.HistoryEntry
+MODELS: Final = "catalog/models/"  #: catalog.spec.ModelSpec
+RECOVERY: Final = "recovery/"  #: facts.RecoveryRecord
+NODES: Final = "nodes/"
+ENDPOINTS: Final = "endpoints/"  #: plan.Endpoint
+EXPLAIN: Final = "explain/"  #: plan.ModelStatus
+USAGE: Final = "usage/"  #: facts.Usage
+
+DURABLE: Final = ("settings/", APPLIED, HISTORY, RECOVERY)
+"""Prefixes that the embedded store keeps on disk. The rest is rebuilt from what runs."""
+
+
+def history(number: int) -> str:
+    """Zero-padded, so that key order is age order."""
+    return f"{HISTORY}{number:08d}"
+
+
+def model(digest: Digest, name: ModelName) -> str:
+    return f"{MODELS}{digest}/{name}"
+
+
+def recovery(spec: SpecDigest, node: NodeName) -> str:
+    return f"{RECOVERY}{spec}/{node}"
+
+
+def report(node: NodeName) -> str:
+    """facts.NodeReport"""
+    return f"{NODES}{node}/report"
+
+
+def assignments(node: NodeName) -> str:
+    return f"{NODES}{node}/assignments/"
+
+
+def assignment(node: NodeName, replica: ReplicaId) -> str:
+    """plan.Assignment"""
+    return f"{NODES}{node}/assignments/{replica}"
+
+
+def endpoint(replica: ReplicaId) -> str:
+    return f"{ENDPOINTS}{replica}"
+
+
+def explain(name: ModelName) -> str:
+    return f"{EXPLAIN}{name}"
+
+
+def usage(gateway: str) -> str:
+    return f"{USAGE}{gateway}"
+
+
+def last(key: str) -> str:
+    """The part after the last slash: the id or name that the key is about."""
+    return key.rpartition("/")[2]

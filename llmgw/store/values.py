@@ -1,0 +1,60 @@
+"""Values that only the store knows: what is in force, what was, and how the catalog's source fares."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from llmgw.catalog.spec import GatewaySettings, WeightsSettings
+from llmgw.errors import Problem
+from llmgw.ids import Digest, Revision
+from llmgw.units import Wall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """The catalog in force. Its models lie under `catalog/models/<digest>/`."""
+
+    revision: Revision
+    digest: Digest
+    at: Wall
+    gateway: GatewaySettings = GatewaySettings()
+    weights: WeightsSettings = WeightsSettings()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryEntry:
+    """One applied catalog: what the collector counts revisions by. `sources`: all that it wanted, canonical."""
+
+    number: int
+    revision: Revision
+    digest: Digest
+    at: Wall
+    sources: tuple[str, ...] = ()
+
+
+class ConditionType(StrEnum):
+    READY = "Ready"  #: every wanted model serves
+    RECONCILING = "Reconciling"  #: on the way there
+    STALLED = "Stalled"  #: will not get there by itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    type: ConditionType
+    status: bool
+    reason: str = ""  #: one CamelCase word: `CatalogInvalid`, `Unschedulable`
+    message: str = ""
+    since: Wall = Wall(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogStatus:
+    """`attempted` != `applied`: the newest revision is not served, and `problems` or `error` says why."""
+
+    source: str  #: the path, as the operator gave it
+    attempted: Revision | None = None
+    applied: Revision | None = None
+    applied_at: Wall | None = None
+    problems: tuple[Problem, ...] = ()
+    error: str | None = None  #: the source cannot be read now
+    watcher: str = "ok"  #: or "degraded: why" when only polling finds changes
+    conditions: tuple[Condition, ...] = ()
