@@ -108,6 +108,7 @@ class ReplicaFact:
     failure: Failure | None = None  #: set in phase FAILED
     progress: Progress | None = None  #: set in phase FETCHING
     adopted: bool = False
+    kept_serving: bool = False  #: an eviction did not drain in time and was given up: decide afresh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,161 @@
+"""Write what was decided: assignments, endpoints, statuses. Deciding is done; this only says it to the others."""
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from llmgw.catalog.spec import Catalog, ModelSpec, ProfileSpec
+from llmgw.facts import Event, Phase, RecoveryRecord, ReplicaFact
+from llmgw.ids import ModelName, NodeName, ReplicaId, SpecDigest
+from llmgw.plan import Assignment, Endpoint, Launch, ModelStatus, Plan, Stop, Want
+from llmgw.reconcile.observe import Seen
+from llmgw.store import keys
+from llmgw.store.api import Delete, Put, Store
+from llmgw.store.codec import encode
+from llmgw.units import Instant, format_bytes
+
+GONE: Final = frozenset({Phase.STOPPED, Phase.FAILED})
+
+Record = Callable[[Event], None]
+
+
+async def apply(store: Store, plan: Plan, seen: Seen, catalog: Catalog, now: Instant, record: Record) -> None:
+    """Carry the plan out, in this order: withdraw and publish endpoints together with the stops, then launch.
+
+    A stopped replica's endpoint goes in the same transaction as its assignment changes, so that no gateway ever
+    sees a replica being drained as an endpoint.
+    """
+    stops = [_stopping(stop, seen, catalog) for stop in plan.stops]
+    leaving = {assignment.replica for assignment in stops}
+    adopted = [_adopting(id, seen, catalog) for id in plan.keep.values()]
+    changes = [_put_assignment(assignment) for assignment in (*stops, *filter(None, adopted))]
+    changes += await _endpoint_changes(store, seen, catalog, leaving)
+    changes += _forgotten(seen)
+    await _write(store, changes)
+    for stop in plan.stops:
+        record(_event(now, stop.model, "evicted" if stop.eviction else "stopping", f"{stop.replica}: {stop.reason}"))
+    for launch in plan.launches:
+        assignment = _launching(launch, catalog)
+        await store.put(keys.assignment(launch.node, assignment.replica), encode(assignment))
+        record(_event(now, launch.model, "launched", _describe(assignment)))
+
+
+async def write_statuses(store: Store, statuses: Sequence[ModelStatus]) -> None:
+    """Each model's status, and none of models that left."""
+    wanted = {keys.explain(status.model): encode(status) for status in statuses}
+    present = {entry.key for entry in (await store.list(keys.EXPLAIN)).entries}
+    await _write(store, [*(Put(k, v) for k, v in wanted.items()), *(Delete(k) for k in present - wanted.keys())])
+
+
+async def write_recovery(store: Store, records: Mapping[tuple[SpecDigest, NodeName], RecoveryRecord | None]) -> None:
+    """Put the records, delete where None."""
+    for (spec, node), record in records.items():
+        key = keys.recovery(spec, node)
+        await _write(store, [Delete(key) if record is None else Put(key, encode(record))])
+
+
+def endpoints(facts: Iterable[ReplicaFact], catalog: Catalog, leaving: set[ReplicaId]) -> dict[ReplicaId, Endpoint]:
+    """Ready replicas whose model is in the catalog and that are not being stopped."""
+    return {
+        fact.id: Endpoint(
+            id=fact.id,
+            model=fact.model,
+            url=fact.url,
+            names=catalog.models[fact.model].names,
+            engine=fact.engine,
+        )
+        for fact in facts
+        if fact.phase is Phase.READY and fact.url and fact.model in catalog.models and fact.id not in leaving
+    }
+
+
+async def _endpoint_changes(store: Store, seen: Seen, catalog: Catalog, leaving: set[ReplicaId]) -> list[Put | Delete]:
+    """What makes the published endpoints the right ones; equal ones are left alone by the store."""
+    wanted = endpoints(seen.observed.replicas.values(), catalog, leaving)
+    present = (await store.list(keys.ENDPOINTS)).entries
+    gone = [Delete(entry.key) for entry in present if keys.last(entry.key) not in wanted]
+    return [*gone, *(Put(keys.endpoint(id), encode(endpoint)) for id, endpoint in sorted(wanted.items()))]
+
+
+def _forgotten(seen: Seen) -> list[Put | Delete]:
+    """Assignments whose replica is reported gone; the agent forgets it when the key is gone."""
+    return [
+        Delete(keys.assignment(assigned.node, id))
+        for id, assigned in seen.assignments.items()
+        if (fact := seen.reported.get(id)) is not None and fact.phase in GONE
+    ]
+
+
+def _launching(launch: Launch, catalog: Catalog) -> Assignment:
+    return Assignment(
+        replica=ReplicaId(secrets.token_hex(6)),
+        model=launch.model,
+        profile=launch.profile,
+        spec=launch.spec,
+        node=launch.node,
+        footprint=launch.footprint,
+        level=launch.level,
+        **_from_catalog(catalog, launch.node, launch.profile),
+    )
+
+
+def _adopting(id: ReplicaId, seen: Seen, catalog: Catalog) -> Assignment | None:
+    """An assignment for a kept replica that has none (adopted), or whose eviction was given up."""
+    assigned = seen.assignments.get(id)
+    if assigned is not None:
+        return replace(assigned, want=Want.RUN, why="", eviction=False) if assigned.want is Want.STOP else None
+    return _for_fact(seen.observed.replicas[id], catalog)
+
+
+def _stopping(stop: Stop, seen: Seen, catalog: Catalog) -> Assignment:
+    assigned = seen.assignments.get(stop.replica) or _for_fact(seen.observed.replicas[stop.replica], catalog)
+    return replace(assigned, want=Want.STOP, why=str(stop.reason), eviction=stop.eviction)
+
+
+def _for_fact(fact: ReplicaFact, catalog: Catalog) -> Assignment:
+    """The assignment of a replica that was adopted without one. Its agent has the profile it was launched from;
+    of one that is no longer in the catalog the name and engine are enough to stop it."""
+    model: ModelSpec | None = catalog.models.get(fact.model)
+    named = [profile for profile in model.profiles if profile.name == fact.profile] if model else []
+    profile = named[0] if named else ProfileSpec(name=fact.profile, engine=fact.engine)
+    assert fact.footprint is not None, "an adopted replica reports what its placement counted"
+    return Assignment(
+        replica=fact.id,
+        model=fact.model,
+        profile=profile,
+        spec=fact.spec,
+        node=fact.node,
+        footprint=fact.footprint,
+        level=fact.level,
+        **{**_from_catalog(catalog, fact.node, profile), "revision": fact.revision},
+    )
+
+
+def _from_catalog(catalog: Catalog, node: NodeName, profile: ProfileSpec) -> dict[str, Any]:
+    defaults = catalog.cluster.defaults
+    return {
+        "revision": catalog.revision,
+        "start_timeout": profile.start_timeout or defaults.start_timeout,
+        "drain_timeout": defaults.drain_timeout,
+        "disk_reserve": catalog.cluster.node(node).reserve.disk,
+    }
+
+
+def _put_assignment(assignment: Assignment) -> Put | Delete:
+    return Put(keys.assignment(assignment.node, assignment.replica), encode(assignment))
+
+
+async def _write(store: Store, writes: Sequence[Put | Delete]) -> None:
+    if writes:
+        await store.txn(writes)
+
+
+def _event(now: Instant, model: ModelName, reason: str, message: str) -> Event:
+    return Event(at=now.wall, subject=f"model/{model}", reason=reason, message=message)
+
+
+def _describe(assignment: Assignment) -> str:
+    footprint = assignment.footprint
+    memory = f"{format_bytes(footprint.host)} host memory ({footprint.source})"
+    return f"{assignment.replica} on {assignment.node}: profile {assignment.profile.name}, {memory}"

@@ -1,0 +1,145 @@
+"""Read the store into one `Observed`: what agents report, merged with what was assigned and not yet reported."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from llmgw.catalog.spec import Catalog, ProfileSpec, spec_digest
+from llmgw.engine.manager import Engines
+from llmgw.facts import (
+    Footprint,
+    Level,
+    NodeReport,
+    Observed,
+    Phase,
+    RecoveryRecord,
+    ReplicaFact,
+    Usage,
+)
+from llmgw.ids import NodeName, ReplicaId, SpecDigest
+from llmgw.plan import Assignment, Stopped, Want
+from llmgw.store import keys
+from llmgw.store.api import Entry, Store
+from llmgw.store.codec import decode
+from llmgw.units import Bytes, Instant, Wall
+from llmgw.weights.lookup import on_node
+
+T = TypeVar("T")
+
+UNKNOWN_OVERHEAD = 1.2
+"""A footprint nobody can estimate: the weights' size times this, marked `guess`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One pass's view: the core's `Observed`, and what only dispatch needs."""
+
+    observed: Observed
+    assignments: Mapping[ReplicaId, Assignment] = field(default_factory=dict)
+    reported: Mapping[ReplicaId, ReplicaFact] = field(default_factory=dict)  #: as the agents have it
+    stopped: Stopped | None = None
+
+
+async def observe(store: Store, engines: Engines, catalog: Catalog, now: Instant) -> Seen:
+    """Everything a pass decides from. `now` stamps the replicas that no agent reported yet."""
+    entries = (await store.list(keys.NODES)).entries
+    reports = {report.node: report for report in _all(entries, "/report", NodeReport)}
+    assignments = {assigned.replica: assigned for assigned in _all(entries, "/assignments/", Assignment)}
+    reported = {fact.id: fact for report in reports.values() for fact in report.replicas}
+    usages = [decode(entry.value, Usage, where=entry.key) for entry in (await store.list(keys.USAGE)).entries]
+    outstanding, last_used = _use(usages, now)
+    stopped = await store.get(keys.STOPPED)
+    observed = Observed(
+        nodes=reports,
+        replicas=_replicas(reported, assignments, now),
+        recovery=await recovery_records(store),
+        footprints=dict(_footprints(catalog, reports, engines)),
+        outstanding=outstanding,
+        last_used=last_used,
+    )
+    return Seen(
+        observed=observed,
+        assignments=assignments,
+        reported=reported,
+        stopped=None if stopped is None else decode(stopped.value, Stopped, where=stopped.key),
+    )
+
+
+async def recovery_records(store: Store) -> dict[tuple[SpecDigest, NodeName], RecoveryRecord]:
+    found: dict[tuple[SpecDigest, NodeName], RecoveryRecord] = {}
+    for entry in (await store.list(keys.RECOVERY)).entries:
+        spec, _, node = entry.key.removeprefix(keys.RECOVERY).partition("/")
+        found[SpecDigest(spec), NodeName(node)] = decode(entry.value, RecoveryRecord, where=entry.key)
+    return found
+
+
+def _replicas(
+    reported: Mapping[ReplicaId, ReplicaFact], assignments: Mapping[ReplicaId, Assignment], now: Instant
+) -> dict[ReplicaId, ReplicaFact]:
+    """A decision counts before its agent has acted on it: assigned is `placing`, told to stop is `draining`."""
+    replicas = dict(reported)
+    for assigned in assignments.values():
+        fact = reported.get(assigned.replica) or _placing(assigned, now)
+        leaving = assigned.want is Want.STOP and not fact.kept_serving
+        if leaving and fact.phase in (Phase.PLACING, Phase.FETCHING, Phase.STARTING, Phase.READY):
+            fact = replace(fact, phase=Phase.DRAINING)
+        replicas[assigned.replica] = fact
+    return replicas
+
+
+def _placing(assigned: Assignment, now: Instant) -> ReplicaFact:
+    return ReplicaFact(
+        id=assigned.replica,
+        model=assigned.model,
+        profile=assigned.profile.name,
+        engine=assigned.profile.engine,
+        node=assigned.node,
+        spec=assigned.spec,
+        revision=assigned.revision,
+        phase=Phase.PLACING,
+        since=now.wall,
+        level=assigned.level,
+        footprint=assigned.footprint,
+    )
+
+
+def _use(usages: Iterable[Usage], now: Instant) -> tuple[dict[ReplicaId, int], dict[ReplicaId, Wall]]:
+    """Over all gateways: requests outstanding, and the latest use, clamped to now."""
+    outstanding: dict[ReplicaId, int] = {}
+    last_used: dict[ReplicaId, Wall] = {}
+    for usage in usages:
+        for replica, use in usage.replicas.items():
+            outstanding[replica] = outstanding.get(replica, 0) + use.outstanding
+            last_used[replica] = max(last_used.get(replica, Wall(0)), min(use.last_used, now.wall))
+    return outstanding, last_used
+
+
+def _footprints(
+    catalog: Catalog, reports: Mapping[NodeName, NodeReport], engines: Engines
+) -> Iterable[tuple[tuple[SpecDigest, NodeName], Footprint]]:
+    for model in catalog.models.values():
+        for profile in model.profiles:
+            for report in reports.values():
+                footprint = footprint_of(profile, report, engines)
+                if footprint is not None:
+                    yield (spec_digest(model.name, profile), report.node), footprint
+
+
+def footprint_of(profile: ProfileSpec, report: NodeReport, engines: Engines) -> Footprint | None:
+    """Declared, else estimated by the engine from the weights on the node, else guessed from the declared size.
+
+    None: unknown, which is never taken for 0.
+    """
+    if profile.memory is not None:
+        return Footprint(host=Bytes(profile.memory + (profile.host_memory or 0)), source="declared")
+    fact = on_node(report.weights, profile.weights) if profile.weights else None
+    engine = engines.by_name.get(profile.engine)
+    estimate = engine.footprint(profile, fact, Level.FULL) if engine else None
+    if estimate is not None:
+        return estimate
+    size = fact.size if fact else profile.weights.size if profile.weights else None
+    return None if size is None else Footprint(host=Bytes(int(size * UNKNOWN_OVERHEAD)), source="guess")
+
+
+def _all(entries: Iterable[Entry], part: str, kind: type[T]) -> list[T]:
+    return [decode(entry.value, kind, where=entry.key) for entry in entries if part in entry.key]

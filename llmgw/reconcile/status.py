@@ -1,0 +1,72 @@
+"""How the catalog's source fares, and the three conditions, written to the store."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from llmgw.catalog.live import CatalogState
+from llmgw.plan import ModelState, ModelStatus
+from llmgw.store import keys
+from llmgw.store.api import Store
+from llmgw.store.codec import decode, encode
+from llmgw.store.values import CatalogStatus, Condition, ConditionType
+from llmgw.units import Instant
+
+STUCK = frozenset({ModelState.FAILED, ModelState.UNSCHEDULABLE})
+
+
+async def write(store: Store, state: CatalogState, models: Sequence[ModelStatus], now: Instant) -> None:
+    """Replace `catalog/status`. A condition keeps its `since` while its status stays."""
+    entry = await store.get(keys.CATALOG_STATUS)
+    before = () if entry is None else decode(entry.value, CatalogStatus, where=entry.key).conditions
+    value = CatalogStatus(
+        source=state.source,
+        attempted=state.attempted,
+        applied=state.applied,
+        applied_at=state.applied_at,
+        problems=state.problems,
+        error=state.error,
+        watcher=state.watcher,
+        conditions=conditions(state, models, before, now),
+    )
+    await store.put(keys.CATALOG_STATUS, encode(value))
+
+
+def conditions(
+    state: CatalogState, models: Sequence[ModelStatus], before: Sequence[Condition], now: Instant
+) -> tuple[Condition, ...]:
+    """Ready: the newest revision is in force and every wanted model serves. Reconciling: some are on their way.
+    Stalled: something will not come right by itself. Pure."""
+    wanted = [model for model in models if model.wanted > 0]
+    ready = [model for model in wanted if model.state is ModelState.READY]
+    loading = [model for model in wanted if model.state is ModelState.LOADING]
+    stuck = [model for model in wanted if model.state in STUCK]
+    reason, message = _stalled(state, stuck)
+    current = [
+        Condition(
+            type=ConditionType.READY,
+            status=not reason and state.applied is not None and len(ready) == len(wanted),
+            message=f"{len(ready)} of {len(wanted)} models ready",
+        ),
+        Condition(
+            type=ConditionType.RECONCILING,
+            status=bool(loading),
+            message=", ".join(f"{model.model}: {model.reason}" for model in loading),
+        ),
+        Condition(type=ConditionType.STALLED, status=bool(reason), reason=reason, message=message),
+    ]
+    return tuple(_since(condition, before, now) for condition in current)
+
+
+def _stalled(state: CatalogState, stuck: Sequence[ModelStatus]) -> tuple[str, str]:
+    if state.error is not None:
+        return "SourceUnavailable", state.error
+    if state.problems:
+        return "CatalogInvalid", str(state.problems[0])
+    if stuck:
+        return "ModelsNotServed", "; ".join(f"{model.model}: {model.reason}" for model in stuck)
+    return "", ""
+
+
+def _since(condition: Condition, before: Sequence[Condition], now: Instant) -> Condition:
+    same = [old for old in before if old.type is condition.type and old.status is condition.status]
+    return replace(condition, since=same[0].since if same else now.wall)
