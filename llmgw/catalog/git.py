@@ -1,0 +1,198 @@
+"""What git says about a directory, without letting the repository run anything on our behalf.
+
+Two commands are used, `rev-parse` and `ls-tree`: neither touches the index, so no hook, filter or fsmonitor has an
+occasion to run, and those that the repository's configuration could still name are switched off. Whether files differ
+from HEAD is found by hashing them here.
+"""
+
+import hashlib
+import os
+import stat
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from llmgw.errors import CatalogUnreadable
+
+TIMEOUT: Final = 10.0
+"""Seconds for one git command: a hung network file system must not hang the watcher."""
+
+LINK: Final = "120000"  #: a tree entry's mode: symbolic link
+SUBMODULE: Final = "160000"
+
+_CONFIG: Final = (
+    "core.fsmonitor=false",
+    f"core.hooksPath={os.devnull}",
+    "core.quotePath=false",
+    "protocol.allow=never",  # a partial clone would otherwise fetch what is missing, by a program of its choosing
+    "credential.helper=",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GitDir:
+    """The repository that a directory belongs to. `own`: its HEAD and index; `common`: its refs."""
+
+    own: Path
+    common: Path
+
+    @property
+    def lock(self) -> Path:
+        return self.own / "index.lock"
+
+    @property
+    def head(self) -> Path:
+        return self.own / "HEAD"
+
+    def refs(self) -> list[Path]:
+        """The files that decide which commit HEAD is."""
+        name = _small(self.head).removeprefix(b"ref: ").strip()
+        files = [self.head, self.common / "packed-refs", self.common / "reftable" / "tables.list"]
+        if name.startswith(b"refs/") and b".." not in name:
+            files.append(self.common / os.fsdecode(name))
+        return files
+
+    def stamp(self) -> tuple[object, ...]:
+        """Changes whenever HEAD may have: read from the file system, since starting git every few seconds is dear."""
+        return tuple((_small(file) if file.name != "packed-refs" else b"", _times(file)) for file in self.refs())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """HEAD's commit, and its tree below the directory: relative path -> (mode, object id)."""
+
+    commit: str
+    tree: Mapping[str, tuple[str, str]]
+
+
+def find(directory: Path) -> GitDir | None:
+    """The repository around a resolved directory, by looking for `.git`. None: no checkout."""
+    for parent in (directory, *directory.parents):
+        marker = parent / ".git"
+        if os.path.isdir(marker):  # unlike Path's, raises nothing where a parent may not be read
+            return GitDir(marker, _common(marker))
+        if os.path.isfile(marker):  # a worktree or a submodule
+            target = _small(marker).partition(b"gitdir: ")[2].strip()
+            own = parent / os.fsdecode(target)
+            return GitDir(own, _common(own)) if target and os.path.isdir(own) else None
+    return None
+
+
+def is_bare(directory: Path) -> bool:
+    return os.path.isfile(directory / "HEAD") and all(os.path.isdir(directory / part) for part in ("objects", "refs"))
+
+
+def facts(directory: Path, *, timeout: float = TIMEOUT) -> Facts | None:
+    """None when git takes it for no checkout, or HEAD has no commit yet.
+
+    Raises FileNotFoundError without a git to ask, CatalogUnreadable when git fails otherwise.
+    """
+    answer = _git(directory, timeout, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+    if answer.returncode != 0:
+        _explain(directory, answer.stderr)
+        return None
+    commit = answer.stdout.decode().strip()
+    listing = _git(directory, timeout, "ls-tree", "-r", "-z", commit)
+    if listing.returncode != 0:
+        raise CatalogUnreadable(f"git cannot list {commit[:12]} in {directory}: {_last_line(listing.stderr)}")
+    tree = {}
+    for record in listing.stdout.split(b"\0"):
+        meta, _, name = record.partition(b"\t")
+        if name:
+            mode, _, oid = meta.decode().split()
+            tree[os.fsdecode(name)] = (mode, oid)
+    return Facts(commit=commit, tree=tree)
+
+
+def is_blob(data: bytes, oid: str) -> bool:
+    """Whether `data` is what git stores under `oid` (SHA-1, or SHA-256 where ids are that long).
+
+    Line ends that git would convert on checkout do not count: YAML reads both alike.
+    """
+    name = "sha256" if len(oid) == 64 else "sha1"
+
+    def hashed(content: bytes) -> str:
+        return hashlib.new(name, b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+    return hashed(data) == oid or (b"\r\n" in data and hashed(data.replace(b"\r\n", b"\n")) == oid)
+
+
+def _git(directory: Path, timeout: float, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    command = ["git", "-C", str(directory), "--no-pager", "--no-replace-objects", "--literal-pathspecs"]
+    for setting in _CONFIG:
+        command += ["-c", setting]
+    try:
+        return subprocess.run(
+            [*command, *arguments],
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout,
+            process_group=0,  # Ctrl-C is for llmgw, not for the git it happens to be asking
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CatalogUnreadable(f"git did not answer within {timeout:.0f} s in {directory}") from error
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise CatalogUnreadable(f"cannot run git: {error.strerror}") from error
+
+
+def _environment() -> dict[str, str]:
+    """What git needs to find its configuration; no GIT_* of ours, such as a hook that started us would leave."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "XDG_CONFIG_HOME", "TMPDIR") if name in os.environ}
+    return kept | {
+        "LC_ALL": "C",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_NO_LAZY_FETCH": "1",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_ASKPASS": "false",
+        "GIT_SSH_COMMAND": "false",
+    }
+
+
+def _explain(directory: Path, stderr: bytes) -> None:
+    """Raise for a failure that is not simply `no commit here`."""
+    said = stderr.decode("utf-8", "replace")
+    if not said.strip() or "not a git repository" in said:
+        return
+    if "dubious ownership" in said:
+        raise CatalogUnreadable(
+            f"git refuses {directory}, which belongs to another user: run "
+            f"`git config --global --add safe.directory '{directory}'` as the user that runs llmgw "
+            "(for a sub-directory of a checkout, name the checkout)"
+        )
+    raise CatalogUnreadable(f"git cannot read {directory}: {_last_line(stderr)}")
+
+
+def _last_line(stderr: bytes) -> str:
+    lines = [line for line in stderr.decode("utf-8", "replace").splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "it gave no reason"
+
+
+def _common(own: Path) -> Path:
+    return own / os.fsdecode(_small(own / "commondir").strip() or b".")
+
+
+def _small(file: Path) -> bytes:
+    """The first bytes of a small file; nothing where there is none."""
+    try:
+        fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, 4096) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def _times(file: Path) -> tuple[int, ...]:
+    try:
+        status = os.stat(file)
+    except OSError:
+        return ()
+    return (status.st_mtime_ns, status.st_size, status.st_ino)

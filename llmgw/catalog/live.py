@@ -1,0 +1,116 @@
+"""The catalog in force, what was tried since, and the last good one on disk. A bad revision changes nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from llmgw.catalog.spec import Catalog
+from llmgw.errors import Problem
+from llmgw.ids import Revision
+from llmgw.statedir import write_atomic
+from llmgw.units import Instant, Wall
+
+FORMAT: Final = 1
+"""Of the last good catalog's file. One of another format is not read: the catalog itself is, as always."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogState:
+    """`attempted` != `applied`: the newest revision is not served, and `problems` or `error` says why."""
+
+    source: str  #: the path, as the operator gave it
+    attempted: Revision | None = None
+    applied: Revision | None = None
+    applied_at: Wall | None = None
+    problems: tuple[Problem, ...] = ()
+    error: str | None = None  #: the source cannot be read now
+    watcher: str = "ok"  #: or "degraded: why" when only polling finds changes
+
+
+class LiveCatalog:
+    """Swapped whole or not at all. Owned by one task: nothing here waits or locks."""
+
+    def __init__(self, source: str) -> None:
+        self._state = CatalogState(source=source)
+        self._current: Catalog | None = None
+
+    @property
+    def current(self) -> Catalog | None:
+        """The catalog in force; None until there was a good one."""
+        return self._current
+
+    @property
+    def watcher(self) -> str:
+        return self._state.watcher
+
+    @watcher.setter
+    def watcher(self, text: str) -> None:
+        self._state = replace(self._state, watcher=text)
+
+    def accept(self, catalog: Catalog, now: Instant) -> bool:
+        """Put `catalog` in force. False where it is in force already: then only earlier problems are cleared."""
+        before = self._current
+        same = before is not None and (before.digest, before.revision) == (catalog.digest, catalog.revision)
+        self._state = replace(
+            self._state,
+            attempted=catalog.revision,
+            applied=catalog.revision,
+            applied_at=self._state.applied_at if same else now.wall,
+            problems=(),
+            error=None,
+        )
+        if not same:
+            self._current = catalog
+        return not same
+
+    def reject(
+        self,
+        revision: Revision | None,
+        *,
+        now: Instant,
+        problems: Sequence[Problem] = (),
+        error: str | None = None,
+    ) -> None:
+        """Note what is wrong with `revision` (None: it is not known, since the source cannot be read)."""
+        self._state = replace(
+            self._state,
+            attempted=self._state.attempted if revision is None else revision,
+            problems=tuple(problems),
+            error=error,
+        )
+
+    def state(self) -> CatalogState:
+        return self._state
+
+
+class _LastGood(msgspec.Struct, frozen=True):
+    format: int
+    catalog: Catalog
+
+
+class _Format(msgspec.Struct, frozen=True):
+    format: int
+
+
+def save_last_good(path: Path, catalog: Catalog) -> None:
+    """Replace the file whole. 0600, since a document may hold a literal secret. Raises OSError."""
+    write_atomic(path, msgspec.json.encode(_LastGood(FORMAT, catalog), order="deterministic"), mode=0o600)
+
+
+def load_last_good(path: Path) -> tuple[Catalog | None, str | None]:
+    """The last good catalog, or None and why there is none to be had (no reason where none was ever saved)."""
+    try:
+        raw = path.read_bytes()
+        found = msgspec.json.decode(raw, type=_Format).format
+        if found != FORMAT:
+            return None, f"{path} has format {found}, this llmgw reads {FORMAT}"
+        return msgspec.json.decode(raw, type=_LastGood).catalog, None
+    except FileNotFoundError:
+        return None, None
+    except OSError as error:
+        return None, f"cannot read {path}: {error.strerror}"
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return None, f"{path} is damaged and was not used: {error}"

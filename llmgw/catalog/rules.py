@@ -1,0 +1,115 @@
+"""What must hold beyond the shape of one document: across files, and against the engines that are installed. Pure.
+
+Documents whose shape is at fault take part as far as they can be read, so that all problems come at once.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from llmgw.catalog.schemas import BROKEN_SCHEMA, check_options, did_you_mean, to_seconds
+from llmgw.catalog.spec import RecoverySettings
+from llmgw.catalog.yamldoc import Document, Path, as_list, as_mapping, quoted
+from llmgw.errors import Problem
+
+OWN_VARIABLES: Final = "LLMGW_"
+"""Environment variables with this prefix are set by llmgw itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What documents are checked against: values, so that nothing here looks anything up."""
+
+    engines: Mapping[str, Mapping[str, Any]]  #: engine -> JSON Schema of its options
+    needing_weights: frozenset[str]
+    canonical: Callable[[str], str]  #: a source's one spelling; raises ValueError with advice
+
+
+def check_all(models: Sequence[Document], clusters: Sequence[Document], known: Known) -> list[Problem]:
+    """Every rule over every document."""
+    problems = [*_unique_names(models), *_one_cluster(clusters)]
+    for document in models:
+        for index, profile in enumerate(as_list(as_mapping(document.value).get("profiles"))):
+            problems.extend(_profile(document, ("profiles", index), as_mapping(profile), known))
+    for document in clusters:
+        problems.extend(_recovery(document))
+    return problems
+
+
+def _unique_names(models: Sequence[Document]) -> Iterator[Problem]:
+    """Names and aliases share one space, since clients ask for either."""
+    first: dict[str, str] = {}
+    for document, path, name in _names(models):
+        if not name.isprintable() or any(map(str.isspace, name)):  # the schema's pattern knows ASCII's spaces only
+            yield document.problem(path, "expected printable characters without spaces")
+        elif name in first:
+            yield document.problem(path, f"{quoted(name)} is already the name or an alias at {first[name]}")
+        else:
+            first[name] = document.where(path)
+
+
+def _names(models: Sequence[Document]) -> Iterator[tuple[Document, Path, str]]:
+    """Names before aliases: an alias that takes another model's name is the one at fault."""
+    for document in models:
+        name = as_mapping(document.value).get("name")
+        if isinstance(name, str):
+            yield document, ("name",), name
+    for document in models:
+        for index, alias in enumerate(as_list(as_mapping(document.value).get("aliases"))):
+            if isinstance(alias, str):
+                yield document, ("aliases", index), alias
+
+
+def _one_cluster(clusters: Sequence[Document]) -> Iterator[Problem]:
+    for document in clusters[1:]:
+        yield document.problem((), f"a second Cluster document: the first is at {clusters[0].where(())}")
+
+
+def _profile(document: Document, path: Path, profile: Mapping[str, Any], known: Known) -> Iterator[Problem]:
+    engine = profile.get("engine")
+    if isinstance(engine, str):
+        yield from _engine(document, path, engine, profile, known)
+    yield from _weights(document, path, as_mapping(profile.get("weights")), known)
+    for name in as_mapping(profile.get("env")):
+        if name.startswith(OWN_VARIABLES):
+            message = f"variables that start with {OWN_VARIABLES} are llmgw's own: choose another name"
+            yield document.problem((*path, "env", name), message, at_key=True)
+
+
+def _engine(document: Document, path: Path, engine: str, profile: Mapping[str, Any], known: Known) -> Iterator[Problem]:
+    if engine not in known.engines:
+        installed = ", ".join(sorted(known.engines)) or "none"
+        hint = did_you_mean(engine, known.engines)
+        yield document.problem((*path, "engine"), f"no engine {quoted(engine)}{hint} (installed: {installed})")
+        return
+    if engine in known.needing_weights and "weights" not in profile:
+        yield document.problem(path, f"missing key 'weights': the engine {engine} loads a file")
+    options = profile.get("options", {})
+    if not isinstance(options, dict):
+        return  # its shape is already at fault
+    at = (*path, "options") if "options" in profile else path
+    try:
+        yield from check_options(document, at, options, known.engines[engine])
+    except BROKEN_SCHEMA as error:
+        message = f"the engine plugin {engine} has a faulty options schema ({type(error).__name__}): update the plugin"
+        yield document.problem(at, message)
+
+
+def _weights(document: Document, path: Path, weights: Mapping[str, Any], known: Known) -> Iterator[Problem]:
+    source = weights.get("source")
+    if not isinstance(source, str):
+        return
+    try:
+        known.canonical(source)
+    except ValueError as error:
+        yield document.problem((*path, "weights", "source"), str(error))
+
+
+def _recovery(document: Document) -> Iterator[Problem]:
+    recovery = as_mapping(as_mapping(document.value).get("recovery"))
+    default = RecoverySettings()
+    backoff = to_seconds(recovery.get("backoff", default.backoff))
+    cap = to_seconds(recovery.get("backoff_cap", default.backoff_cap))
+    if backoff is not None and cap is not None and cap < backoff:
+        key = "backoff_cap" if "backoff_cap" in recovery else "backoff"
+        yield document.problem(("recovery", key), "backoff_cap must not be less than backoff")

@@ -1,0 +1,240 @@
+"""The JSON Schemas of a catalog document, and their errors in a person's words.
+
+Messages name keys, places and what was expected, never the value that was found: it may be a secret. Keywords of
+our own: `x-expects` (what to write, in words), `x-not-supported-yet`, `x-size-at-least` (bytes) and
+`x-duration-at-least` (seconds), which also hold where the unit hides the figure: "0GiB".
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path as FilePath
+from typing import Any, Final
+
+from jsonschema import Draft202012Validator, ValidationError
+from jsonschema.exceptions import SchemaError, UndefinedTypeCheck, UnknownType
+from jsonschema.validators import extend
+from referencing.exceptions import Unresolvable
+
+from llmgw.catalog.yamldoc import Document, Path, quoted
+from llmgw.errors import Problem
+from llmgw.units import Bytes, Seconds, format_bytes, format_seconds, parse_bytes, parse_seconds
+
+MAX_BYTES: Final = 2**60  #: sizes stay well inside 64 bits, sums of them too
+
+BROKEN_SCHEMA: Final = (SchemaError, UnknownType, UndefinedTypeCheck, Unresolvable, re.error, TypeError, ValueError)
+"""What validating with a plugin's faulty schema may raise."""
+
+_TYPES: Final = {
+    "object": "a mapping", "array": "a list", "string": "text", "integer": "a whole number",
+    "number": "a number", "boolean": "true or false", "null": "nothing",
+}  # fmt: skip
+_WORDS_OF_YAML_1_1: Final = frozenset({"yes", "no", "on", "off", "y", "n"})
+
+
+def schema_directory() -> FilePath:
+    """Where the schemas are: inside the installed package, or at the root of a source checkout."""
+    package = FilePath(__file__).parent.parent
+    installed = package / "schemas"
+    return installed if installed.is_dir() else package.parent / "schemas"
+
+
+def load_schema(name: str) -> dict[str, Any]:
+    """A committed schema by name: `catalog`, `model`, `cluster`. Raises OSError where the installation is broken."""
+    schema: dict[str, Any] = json.loads((schema_directory() / f"{name}.v1.schema.json").read_text("utf-8"))
+    return schema
+
+
+@cache
+def validator_for(kind: str) -> Draft202012Validator:
+    """The validator of one kind of document, made once."""
+    return _judge(load_schema(kind.lower()))
+
+
+def check(document: Document, kind: str) -> list[Problem]:
+    """Every way in which the document is not of its kind's shape."""
+    return _problems(validator_for(kind).iter_errors(document.value), document, ())
+
+
+def check_options(document: Document, path: Path, options: Any, schema: Mapping[str, Any]) -> list[Problem]:
+    """Every way in which a profile's `options`, at `path`, do not fit the engine's own schema.
+
+    Raises one of BROKEN_SCHEMA when the schema itself is at fault.
+    """
+    return _problems(_judge(schema).iter_errors(options), document, path)
+
+
+def _problems(errors: Iterable[ValidationError], document: Document, prefix: Path) -> list[Problem]:
+    found = [problem for error in errors for problem in _translate(error, document, prefix)]
+    return list(dict.fromkeys(found))  # `required` reports each missing key once for each
+
+
+def _size_at_least(_: Any, least: int, instance: Any, __: Any) -> Iterator[ValidationError]:
+    size = to_bytes(instance)
+    if size is not None and not least <= size <= MAX_BYTES:
+        room = f"at least {format_bytes(least)}" if size < least else f"at most {format_bytes(MAX_BYTES)}"
+        yield ValidationError(f"must be {room}")
+
+
+def _duration_at_least(_: Any, least: float, instance: Any, __: Any) -> Iterator[ValidationError]:
+    duration = to_seconds(instance)
+    if duration is not None and not least <= duration < 10**12:
+        at_least = "more than 0" if least < 0.1 else f"at least {format_seconds(least)}"
+        yield ValidationError(f"must be {at_least}" if duration < least else "is too long")
+
+
+def to_bytes(value: Any) -> Bytes | None:
+    """`parse_bytes` that also takes `1e9`, a float to YAML. None: not a size."""
+    try:
+        return parse_bytes(int(value) if isinstance(value, float) and value.is_integer() else value)
+    except ValueError:
+        return None
+
+
+def to_seconds(value: Any) -> Seconds | None:
+    """None: not a duration."""
+    try:
+        return parse_seconds(value)
+    except ValueError:
+        return None
+
+
+_Judge: Final = extend(  # type: ignore[no-untyped-call]
+    Draft202012Validator, {"x-size-at-least": _size_at_least, "x-duration-at-least": _duration_at_least}
+)
+
+
+def _judge(schema: Mapping[str, Any]) -> Draft202012Validator:
+    made: Draft202012Validator = _Judge(schema)
+    return made
+
+
+def _translate(error: ValidationError, document: Document, prefix: Path) -> Iterator[Problem]:
+    path: tuple[str | int, ...] = (*prefix, *error.absolute_path)
+    schema: Mapping[str, Any] = error.schema if isinstance(error.schema, dict) else {}
+    if "propertyNames" in error.absolute_schema_path:
+        key = str(error.instance)
+        yield document.problem((*path, key), f"{quoted(key)} is not {_expected(schema, 'text')}", at_key=True)
+    elif (waits := schema.get("x-not-supported-yet")) and error.validator in ("not", "maxItems", "maximum"):
+        what = waits if isinstance(waits, str) else quoted(str(path[-1]))
+        yield document.problem(path, f"not supported yet: {what}", at_key=True)
+    elif error.validator == "additionalProperties" and isinstance(error.instance, dict):
+        for key in _unknown_keys(error.instance, schema):
+            known = [name for name, value in schema.get("properties", {}).items() if not _waits(value)]
+            message = f"unknown key {quoted(key)}{did_you_mean(key, known)}"
+            yield document.problem((*path, key), message, at_key=True)
+    elif error.validator == "required" and isinstance(error.instance, dict):
+        wanted: Any = error.validator_value
+        for key in wanted:
+            if key not in error.instance:
+                yield document.problem(path, f"missing key {quoted(key)}{_hint_for_missing(schema, key)}")
+    elif error.validator == "dependentRequired" and isinstance(error.instance, dict):
+        needs: Any = error.validator_value
+        for key in (key for key in needs if key in error.instance):
+            for other in (other for other in needs[key] if other not in error.instance):
+                message = f"{quoted(key)} needs {quoted(other)} beside it"
+                yield document.problem((*path, key), message, at_key=True)
+    else:
+        yield document.problem(path, _message(error, schema, path))
+
+
+def _message(error: ValidationError, schema: Mapping[str, Any], path: Path) -> str:
+    wanted: Any = error.validator_value
+    match error.validator:
+        case "type":
+            return _wrong_type(error.instance, wanted, schema)
+        case "enum" | "const":
+            choices = wanted if error.validator == "enum" else [wanted]
+            shown = ", ".join(json.dumps(choice) if not isinstance(choice, str) else choice for choice in choices)
+            return f"must be {'one of ' if len(choices) > 1 else ''}{shown}{_close_to(error.instance, choices, path)}"
+        case "pattern":
+            if list(path[-2:]) == ["weights", "source"]:
+                return _wrong_source(str(error.instance), schema)
+            return f"expected {_expected(schema, f'text that matches {wanted}')}"
+        case "minimum":
+            return f"must be at least {wanted}"
+        case "maximum":
+            return f"must be at most {wanted}"
+        case "exclusiveMinimum":
+            return f"must be more than {wanted}"
+        case "exclusiveMaximum":
+            return f"must be less than {wanted}"
+        case "minLength" | "minItems" | "minProperties" if "x-expects" not in schema:
+            return "must not be empty" if wanted == 1 else f"must have at least {wanted} entries"
+        case "maxLength":
+            return f"must have at most {wanted} characters"
+        case "maxItems" | "maxProperties" if "x-expects" not in schema:
+            return f"must have at most {wanted} entries"
+        case "x-size-at-least" | "x-duration-at-least":
+            return error.message
+        case _:
+            return f"expected {_expected(schema, f'a value that satisfies {error.validator!r} of the schema')}"
+
+
+def _wrong_type(value: Any, wanted: str | Sequence[str], schema: Mapping[str, Any]) -> str:
+    names = [wanted] if isinstance(wanted, str) else list(wanted)
+    message = (
+        f"expected {_expected(schema, ' or '.join(_TYPES.get(name, name) for name in names))}, found {found(value)}"
+    )
+    if "boolean" in names and isinstance(value, str) and value.lower() in _WORDS_OF_YAML_1_1:
+        return f"{message}: YAML 1.2 reads yes, no, on and off as text; write true or false"
+    if names == ["string"] and isinstance(value, bool | int | float):
+        return f"{message}: put quotes around it"
+    return message
+
+
+def _wrong_source(source: str, schema: Mapping[str, Any]) -> str:
+    scheme, separator, _ = source.partition("://")
+    if separator and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]{0,15}", scheme) and scheme not in ("pypi", "file"):
+        return f"not supported yet: sources of {scheme}://; write {_expected(schema, '')}"
+    return f"expected {_expected(schema, '')}"
+
+
+def found(value: Any) -> str:
+    """What kind of value it is, in words; the value itself is not shown."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "a number"
+        case str():
+            return "text"
+        case list():
+            return "a list"
+        case _:
+            return "a mapping"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` or nothing."""
+    near = difflib.get_close_matches(word[:100], sorted(known), n=1, cutoff=0.6)
+    return f"; did you mean {quoted(near[0])}?" if near else ""
+
+
+def _expected(schema: Mapping[str, Any], otherwise: str) -> str:
+    return str(schema.get("x-expects", otherwise))
+
+
+def _close_to(value: Any, choices: Sequence[Any], path: Path) -> str:
+    if not isinstance(value, str) or "env" in path:
+        return ""
+    return did_you_mean(value, [choice for choice in choices if isinstance(choice, str)])
+
+
+def _unknown_keys(instance: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
+    patterns = list(schema.get("patternProperties", {}))
+    known = schema.get("properties", {})
+    return [key for key in instance if key not in known and not any(re.search(p, key) for p in patterns)]
+
+
+def _hint_for_missing(schema: Mapping[str, Any], key: str) -> str:
+    expects = schema.get("properties", {}).get(key, {}).get("x-expects")
+    return f": {expects}" if expects else ""
+
+
+def _waits(schema: Any) -> bool:
+    return isinstance(schema, dict) and schema.get("x-not-supported-yet") is True

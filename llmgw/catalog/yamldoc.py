@@ -1,0 +1,309 @@
+"""Bytes to documents whose every key and value knows its line and column.
+
+ruamel.yaml (pure, YAML 1.2) is the judge of what the text means. Its events are composed here, so that bounds hold
+before anything is built and each problem has a place. Messages never echo a value: it may be a secret.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    DocumentEndEvent,
+    DocumentStartEvent,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+    StreamEndEvent,
+)
+from ruamel.yaml.nodes import ScalarNode
+from ruamel.yaml.reader import ReaderError
+
+from llmgw.errors import Problem
+
+MAX_DEPTH: Final = 64
+MAX_NODES: Final = 50_000  #: values in one file, each use of an alias counted as if written out
+_INT_LIMIT: Final = 2**63
+
+_PARSER_FAULTS: Final = (ValueError, LookupError, AttributeError, TypeError, AssertionError, RecursionError)
+"""What a parser written for well-meant text may raise on other text, besides its own errors."""
+
+Path = Sequence[str | int]
+Place = tuple[int, int]
+
+
+@dataclass(slots=True)
+class Node:
+    """A value, where it stands (line and column from 1), and the same for what it holds."""
+
+    value: Any
+    place: Place
+    items: dict[str | int, "Node"] = field(default_factory=dict)
+    keys: dict[str, Place] = field(default_factory=dict)
+    size: int = 1  #: how many nodes it would be written out in full
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One YAML document. Never changed once composed."""
+
+    file: str
+    root: Node
+
+    @property
+    def value(self) -> Any:
+        return self.root.value
+
+    def problem(self, path: Path, message: str, *, at_key: bool = False) -> Problem:
+        """A problem at the value that `path` leads to, or at its key.
+
+        A path that leaves the document ends at its last value that is there.
+        """
+        return Problem(self.file, *self.place(path, at_key=at_key), json_path(path), message)
+
+    def place(self, path: Path, *, at_key: bool = False) -> Place:
+        node, place = self.root, self.root.place
+        for step in path:
+            if step not in node.items:
+                return node.keys.get(str(step), node.place)
+            place = node.keys.get(str(step), node.items[step].place)
+            node = node.items[step]
+        return place if at_key else node.place
+
+    def where(self, path: Path, *, at_key: bool = False) -> str:
+        """`file:line:column`, to name another place in a message."""
+        line, column = self.place(path, at_key=at_key)
+        return f"{self.file}:{line}:{column}"
+
+
+def json_path(path: Path) -> str:
+    """`$.profiles[0].engine`; a key that is no plain word is quoted: `$.labels["a.b"]`."""
+    parts = ["$"]
+    for step in path:
+        if isinstance(step, int):
+            parts.append(f"[{step}]")
+        else:
+            parts.append(f".{step}" if step.isidentifier() else "[" + quoted(step, mark='"') + "]")
+    return "".join(parts)
+
+
+def quoted(text: str, *, mark: str = "'", limit: int = 60) -> str:
+    """A key or name for a message: control characters escaped, long ones cut."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: limit + 1])
+    return f"{mark}{shown[:limit]}{'…' if len(text) > limit else ''}{mark}"
+
+
+def parse(file: str, data: bytes) -> tuple[list[Document], list[Problem]]:
+    """The documents of one file, and all that is wrong with its YAML. Raises nothing.
+
+    A fault of syntax ends the file; others (a duplicate key, a date) are noted and the rest is still read.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        return [], [_not_utf8(file, data, error.start)]
+    composer = _Composer(file, text)
+    return composer.documents(), composer.problems
+
+
+def _not_utf8(file: str, data: bytes, offset: int) -> Problem:
+    start = data.rfind(b"\n", 0, offset) + 1
+    line, column = data.count(b"\n", 0, offset) + 1, len(data[start:offset].decode("utf-8-sig", "replace")) + 1
+    return Problem(file, line, column, "$", f"not UTF-8 at byte {offset}; save the file as UTF-8")
+
+
+class _Stop(Exception):
+    """The rest of the file cannot be judged; the problem is noted."""
+
+
+class _Composer:
+    def __init__(self, file: str, text: str) -> None:
+        self.problems: list[Problem] = []
+        self._file = file
+        self._lines = text.splitlines()
+        self._text = text
+        # One per file: a directive or a fault in one file must not colour how the next is read.
+        self._yaml = YAML(typ="safe", pure=True)
+        self._anchors: dict[str, Node | None] = {}
+        self._count = 0
+        self._last: Place = (1, 1)
+
+    def documents(self) -> list[Document]:
+        found: list[Document] = []
+        try:
+            for document in self._read():
+                found.append(document)  # noqa: PERF402 - those before a fault are kept
+        except _Stop:
+            return found
+        except MarkedYAMLError as error:
+            self._note(self._mark(error.problem_mark or error.context_mark), f"not valid YAML: {_reason(error)}")
+        except ReaderError as error:
+            self._note(self._place_of(error.position), "a control character: remove it, or write it as an escape")
+        except YAMLError:
+            self._note(self._last, "not valid YAML from here on")
+        except _PARSER_FAULTS as error:
+            self._note(self._last, f"not valid YAML after this ({type(error).__name__} in the parser)")
+        else:
+            if not found and not self.problems:
+                self._note((0, 0), "empty file: write a document, or remove the file")
+        return found
+
+    def _read(self) -> Iterator[Document]:
+        events = self._yaml.parse(self._text)
+        ended = 0
+        try:
+            for event in events:
+                if isinstance(event, DocumentStartEvent):
+                    self._refuse_directives(ended, event.start_mark.line)
+                    self._anchors = {}
+                    yield Document(self._file, self._node(next(events), events, 1))
+                elif isinstance(event, DocumentEndEvent):
+                    ended = event.end_mark.line
+                elif isinstance(event, StreamEndEvent):
+                    self._refuse_directives(ended, len(self._lines))
+        finally:
+            events.close()
+
+    def _refuse_directives(self, start: int, end: int) -> None:
+        # Between two documents only comments, blank lines and directives can stand; ruamel's events leave out those
+        # it does not know, and %YAML 1.1 would change what `no` means.
+        for number in range(start, min(end, len(self._lines))):
+            if self._lines[number].startswith("%"):
+                self._note((number + 1, 1), "directives are not supported: remove this line; files are YAML 1.2")
+                raise _Stop
+
+    def _node(self, event: Any, events: Iterator[Any], depth: int) -> Node:
+        place = self._last = self._mark(event.start_mark)
+        if isinstance(event, AliasEvent):
+            return self._alias(event.anchor, place)
+        self._spend(1, place)
+        if depth > MAX_DEPTH:
+            self._note(place, f"nested more than {MAX_DEPTH} deep")
+            raise _Stop
+        if event.anchor is not None:
+            self._anchors[event.anchor] = None
+        if event.ctag is not None:
+            self._note(place, "tags (!...) are not supported: remove it; put quotes around a value that is text")
+        if isinstance(event, MappingStartEvent):
+            node = self._mapping(place, events, depth)
+        elif isinstance(event, SequenceStartEvent):
+            node = self._sequence(place, events, depth)
+        else:
+            node = Node(self._scalar(event, place), place)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = node
+        return node
+
+    def _alias(self, anchor: str, place: Place) -> Node:
+        if anchor not in self._anchors:
+            self._note(place, "an alias (*...) without an anchor; put quotes around a value that starts with *")
+            return Node(None, place)
+        node = self._anchors[anchor]
+        if node is None:
+            self._note(place, "an alias (*...) to the value that holds it")
+            raise _Stop
+        self._spend(node.size, place)
+        return node
+
+    def _spend(self, nodes: int, place: Place) -> None:
+        self._count += nodes
+        if self._count > MAX_NODES:
+            self._note(place, f"more than {MAX_NODES:,} values in one file, aliases (*...) written out")
+            raise _Stop
+
+    def _sequence(self, place: Place, events: Iterator[Any], depth: int) -> Node:
+        node = Node([], place)
+        while not isinstance(event := next(events), SequenceEndEvent):
+            item = self._node(event, events, depth + 1)
+            node.items[len(node.value)] = item
+            node.value.append(item.value)
+            node.size += item.size
+        return node
+
+    def _mapping(self, place: Place, events: Iterator[Any], depth: int) -> Node:
+        node = Node({}, place)
+        while not isinstance(event := next(events), MappingEndEvent):
+            key = self._node(event, events, depth + 1)
+            plain_merge = isinstance(event, ScalarEvent) and event.value == "<<" and event.implicit[0]
+            at = self._mark(event.start_mark)
+            item = self._node(value := next(events), events, depth + 1)
+            if isinstance(value, ScalarEvent) and value.implicit[0] and not value.value:
+                item.place = at  # left out: its own mark is that of whatever comes next
+            node.size += key.size + item.size
+            if plain_merge:
+                self._note(at, "merge keys (<<) are not supported: write the keys out", drop=at)
+            elif not isinstance(key.value, str):
+                self._note(at, "a key must be text: put quotes around it")
+            elif key.value in node.items:
+                first = f"{self._file}:{node.keys[key.value][0]}:{node.keys[key.value][1]}"
+                self._note(at, f"duplicate key {quoted(key.value)}: the first is at {first}")
+            else:
+                node.items[key.value], node.keys[key.value] = item, at
+                node.value[key.value] = item.value
+        return node
+
+    def _scalar(self, event: Any, place: Place) -> Any:
+        """The value as ruamel reads it. A value that is refused becomes None, its problem noted."""
+        tag = str(self._yaml.resolver.resolve(ScalarNode, event.value, event.implicit)).rpartition(":")[2]
+        if tag == "str" or event.ctag is not None:
+            return self._text_value(event.value, place)
+        if tag == "null":
+            return None
+        if tag == "bool":
+            return str(event.value).lower() == "true"
+        if tag in ("int", "float"):
+            return self._number(event, place)
+        reads_as = "a date" if tag == "timestamp" else "something special in YAML"
+        self._note(place, f"this reads as {reads_as}: put quotes around it if it is text")
+        return None
+
+    def _text_value(self, text: str, place: Place) -> str:
+        if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+            self._note(place, "holds a NUL or half a surrogate pair: neither can be used in text")
+            return ""
+        return text
+
+    def _number(self, event: Any, place: Place) -> int | float | None:
+        resolved = self._yaml.resolver.resolve(ScalarNode, event.value, event.implicit)
+        try:
+            number: int | float = self._yaml.constructor.construct_object(ScalarNode(resolved, event.value))
+        except (ValueError, OverflowError, YAMLError):
+            number = math.inf
+        if not math.isfinite(number) or (isinstance(number, int) and abs(number) >= _INT_LIMIT):
+            self._note(place, "not a number that can be used (too large, infinite or NaN); quote it if it is text")
+            return None
+        return number
+
+    def _note(self, place: Place, message: str, *, drop: Place | None = None) -> None:
+        if drop is not None:  # say the more telling thing about one place
+            self.problems = [problem for problem in self.problems if (problem.line, problem.column) != drop]
+        self.problems.append(Problem(self._file, *place, "$", message))
+
+    def _mark(self, mark: Any) -> Place:
+        return self._last if mark is None else (mark.line + 1, mark.column + 1)
+
+    def _place_of(self, position: int) -> Place:
+        before = self._text[:position]
+        return before.count("\n") + 1, position - (before.rfind("\n") + 1) + 1
+
+
+def _reason(error: MarkedYAMLError) -> str:
+    """The parser's own words, which quote tokens' kinds and single characters, never the text around them."""
+    parts = [part for part in (error.context, error.problem) if isinstance(part, str) and part]
+    words = ", ".join(parts).replace("('<", "<").replace(">',)", ">")
+    return " ".join(words.split())[:200] or "cannot be parsed"
+
+
+def as_mapping(value: Any) -> Mapping[str, Any]:
+    """`value`, or an empty mapping where a document has something else: for rules that run on faulty documents."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else ()

@@ -1,0 +1,145 @@
+"""The committed schemas cannot drift from the values of `catalog.spec`."""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from referencing import Registry, Resource
+
+from llmgw.catalog import spec
+from llmgw.catalog.schemas import load_schema, schema_directory, to_bytes, to_seconds
+from llmgw.ids import ALIAS_PATTERN, NAME_PATTERN
+from llmgw.units import BYTES_PATTERN, SECONDS_PATTERN
+
+KINDS = ("model", "cluster")
+MODEL, CLUSTER = load_schema("model"), load_schema("cluster")
+
+
+def resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    reference = schema.get("$ref")
+    return {**root["$defs"][reference.rpartition("/")[2]], **schema} if reference else schema
+
+
+def accepted(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The properties that work now: those that wait and the document's head left out."""
+    properties = schema["properties"]
+    return {
+        key: value
+        for key, value in properties.items()
+        if value.get("x-not-supported-yet") is not True and key not in ("apiVersion", "kind")
+    }
+
+
+SHAPES = [
+    (MODEL, MODEL, spec.ModelSpec),
+    (MODEL["$defs"]["profile"], MODEL, spec.ProfileSpec),
+    (MODEL["$defs"]["weights"], MODEL, spec.WeightsSpec),
+    (MODEL["$defs"]["env_value"], MODEL, spec.SecretRef),
+    (CLUSTER, CLUSTER, spec.ClusterSpec),
+    (CLUSTER["properties"]["gateway"], CLUSTER, spec.GatewaySettings),
+    (CLUSTER["properties"]["defaults"], CLUSTER, spec.Defaults),
+    (CLUSTER["properties"]["recovery"], CLUSTER, spec.RecoverySettings),
+    (CLUSTER["properties"]["weights"], CLUSTER, spec.WeightsSettings),
+    (CLUSTER["$defs"]["node"], CLUSTER, spec.NodeSpec),
+    (CLUSTER["$defs"]["node"]["properties"]["budget"], CLUSTER, spec.BudgetSpec),
+    (CLUSTER["$defs"]["node"]["properties"]["reserve"], CLUSTER, spec.ReserveSpec),
+]
+
+
+@pytest.mark.parametrize(("schema", "root", "kind"), SHAPES, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_schema_accepts_exactly_the_fields_of_its_value(
+    schema: Mapping[str, Any], root: Mapping[str, Any], kind: type
+) -> None:
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    assert set(accepted(schema)) == set(fields)
+    assert schema["additionalProperties"] is False
+    needed = {
+        name
+        for name, field in fields.items()
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    }
+    assert set(schema.get("required", [])) - {"apiVersion", "kind"} == needed
+
+
+@pytest.mark.parametrize(("schema", "root", "kind"), SHAPES, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_schema_names_the_default_that_its_value_has(
+    schema: Mapping[str, Any], root: Mapping[str, Any], kind: type
+) -> None:
+    for field in dataclasses.fields(kind):
+        prop = resolved(schema["properties"][field.name], root)
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        if default is dataclasses.MISSING or default is None:
+            assert "default" not in prop, field.name
+        elif dataclasses.is_dataclass(default):
+            assert prop.get("default", {}) == {}, field.name
+        else:
+            convert = {"size": to_bytes, "duration": to_seconds}.get(
+                prop.get("$ref", "").rpartition("/")[2], lambda x: x
+            )
+            written = convert(prop["default"])
+            assert (tuple(written) if isinstance(written, list) else written) == default, field.name
+
+
+def every_schema(schema: Any, path: str = "$") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if isinstance(schema, dict):
+        yield path, schema
+        for key, value in schema.items():
+            if key in ("properties", "$defs"):
+                for name, inner in value.items():
+                    yield from every_schema(inner, f"{path}.{name}")
+            elif key in ("items", "additionalProperties"):
+                yield from every_schema(value, f"{path}.{key}")
+
+
+@pytest.mark.parametrize("name", ["catalog", *KINDS])
+def test_a_schema_is_valid_and_every_part_is_described(name: str) -> None:
+    schema = load_schema(name)
+    Draft202012Validator.check_schema(schema)
+    for path, part in every_schema(schema):
+        if "$ref" not in part:
+            assert part.get("description") or path == "$", path
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_people_write_has_an_example_that_is_valid(name: str) -> None:
+    root = load_schema(name)
+    for path, part in every_schema(root):
+        whole = resolved(part, root)
+        if part is root or "const" in part or "properties" in part or "not" in part or path.startswith("$.env_value"):
+            continue
+        examples = [*whole.get("examples", []), *([whole["default"]] if "default" in whole else [])]
+        assert examples or "$ref" in part or path.endswith(("name", "node", "profiles")), path
+        validator = Draft202012Validator({**whole, "$defs": root["$defs"]})
+        for example in examples:
+            assert validator.is_valid(example), (path, example)
+
+
+def test_patterns_are_those_of_the_code() -> None:
+    for root in (MODEL, CLUSTER):
+        assert root["$defs"]["name"]["pattern"] == NAME_PATTERN
+        assert root["$defs"]["size"]["pattern"] == BYTES_PATTERN
+        assert root["$defs"]["duration"]["pattern"] == SECONDS_PATTERN
+    assert MODEL["properties"]["aliases"]["items"]["pattern"] == ALIAS_PATTERN
+
+
+def test_editors_find_each_kind_through_the_catalog_schema() -> None:
+    schemas = {f"{name}.v1.schema.json": load_schema(name) for name in ("catalog", *KINDS)}
+    registry: Registry[Any] = Registry().with_resources(
+        [(name, Resource.from_contents(schema)) for name, schema in schemas.items()]
+    )
+    validator = Draft202012Validator(schemas["catalog.v1.schema.json"], registry=registry)
+    assert validator.is_valid({"apiVersion": "llmgw/v1", "kind": "Cluster"})
+    assert not validator.is_valid({"apiVersion": "llmgw/v1", "kind": "Cluster", "profiles": []})
+    assert not validator.is_valid({"apiVersion": "llmgw/v1", "kind": "Model", "name": "a"})
+    assert not validator.is_valid({"apiVersion": "llmgw/v1", "kind": "Other"})
+
+
+def test_the_schemas_are_found_and_are_json() -> None:
+    directory = schema_directory()
+    assert isinstance(directory, Path)
+    for name in ("catalog", *KINDS):
+        assert json.loads((directory / f"{name}.v1.schema.json").read_text())["title"]
