@@ -152,6 +152,7 @@ class WeightsFact:
     complete: bool = True
     in_use: bool = False
     licence: str | None = None
+    sha256: str | None = None  #: of the entry's file, in hex; None when served in place
     metadata: Mapping[str, str | int | float] = field(default_factory=dict)
 
 

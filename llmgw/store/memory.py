@@ -3,47 +3,39 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from urllib.parse import quote, unquote
-
-import structlog
+from typing import Final
 
 from llmgw.errors import StaleRevision
-from llmgw.statedir import write_atomic
 from llmgw.store.api import Change, Delete, Entry, Expect, Put, Snapshot
+from llmgw.store.durable import DurableKeys
 from llmgw.store.keys import DURABLE
 
-log = structlog.get_logger("llmgw.store")
+DELETIONS_KEPT: Final = 10_000
+"""Deletions remembered for watches that begin at an older revision. Listing and watching are moments apart."""
 
 
 class MemoryStore:
     """One process's store. With a `directory`, keys under DURABLE outlive it there, one file each.
 
-    All writes happen between two awaits of the event loop, so a transaction needs no lock.
+    All writes happen between two awaits of the event loop, so a transaction needs no lock. Durable ones wait for the
+    disk meanwhile: they are few, a switch thrown or a catalog applied.
     """
 
     def __init__(self, directory: Path | None = None) -> None:
-        self._directory = directory
+        self._disk = None if directory is None else DurableKeys(directory)
         self._entries: dict[str, Entry] = {}
+        self._deleted: dict[str, int] = {}  # key -> revision, oldest first
+        self._forgotten = 0  # the newest deletion no longer remembered
         self._revision = 0
         self._watchers: dict[_Watcher, None] = {}
         self._closed = False
 
     def load(self) -> None:
-        """Read the durable keys back. A file that cannot be read is reported and left where it is."""
-        if self._directory is None:
+        """Read the durable keys back. A file that cannot be read is reported and left where it is. Raises OSError."""
+        if self._disk is None:
             return
-        self._directory.mkdir(parents=True, exist_ok=True)
-        for path in sorted(self._directory.iterdir()):
-            if path.name.startswith("."):  # an unfinished write
-                path.unlink(missing_ok=True)
-                continue
-            try:
-                value = path.read_bytes()
-            except OSError as error:
-                log.error("durable_key_unreadable", file=str(path), error=str(error))
-                continue
+        for key, value in self._disk.load().items():
             self._revision += 1
-            key = unquote(path.name)
             self._entries[key] = Entry(key, value, self._revision)
 
     async def get(self, key: str) -> Entry | None:
@@ -62,6 +54,8 @@ class MemoryStore:
         await self.txn([Delete(key)])
 
     async def txn(self, writes: Sequence[Put | Delete], *, expect: Sequence[Expect] = ()) -> int:
+        if len({write.key for write in writes}) < len(writes):
+            raise ValueError("a transaction writes each key once")
         for condition in expect:
             entry = self._entries.get(condition.key)
             if (entry.revision if entry else 0) != condition.revision:
@@ -69,8 +63,9 @@ class MemoryStore:
         effective = [write for write in writes if self._changes(write)]
         if not effective:
             return self._revision
-        for write in effective:  # disk first: what is acknowledged is durable
-            self._persist(write)
+        durable = [write for write in effective if write.key.startswith(DURABLE)]
+        if durable and self._disk is not None:  # disk first: what is acknowledged is durable
+            self._disk.write(durable)
         self._revision += 1
         changes = [self._apply(write) for write in effective]
         for watcher in tuple(self._watchers):
@@ -81,40 +76,36 @@ class MemoryStore:
         entry = self._entries.get(write.key)
         return entry is not None if isinstance(write, Delete) else entry is None or entry.value != write.value
 
-    def _persist(self, write: Put | Delete) -> None:
-        if self._directory is None or not write.key.startswith(DURABLE):
-            return
-        path = self._directory / quote(write.key, safe="")
-        if isinstance(write, Put):
-            write_atomic(path, write.value)
-        else:
-            path.unlink(missing_ok=True)
-
     def _apply(self, write: Put | Delete) -> Change:
         if isinstance(write, Put):
             self._entries[write.key] = Entry(write.key, write.value, self._revision)
+            self._deleted.pop(write.key, None)
             return Change(write.key, write.value, self._revision)
         del self._entries[write.key]
+        self._deleted[write.key] = self._revision
+        if len(self._deleted) > DELETIONS_KEPT:
+            oldest = next(iter(self._deleted))
+            self._forgotten = self._deleted.pop(oldest)
         return Change(write.key, None, self._revision)
 
     async def watch(self, prefix: str, *, from_revision: int) -> AsyncIterator[Sequence[Change]]:
-        watcher = _Watcher(prefix)
         if self._closed:
             return
-        # What changed between the caller's snapshot and now; deletions in that gap are found by
-        # comparing with the snapshot, so watch right after listing, without an await in between.
-        missed = [
-            Change(entry.key, entry.value, entry.revision)
-            for entry in self._entries.values()
-            if entry.revision > from_revision and entry.key.startswith(prefix)
-        ]
-        watcher.offer(sorted(missed, key=lambda change: change.revision))
+        if from_revision < self._forgotten:
+            raise StaleRevision(f"revision {from_revision} is too old to watch from: list {prefix} again")
+        watcher = _Watcher(prefix)
+        watcher.offer(self._changed_since(from_revision))
         self._watchers[watcher] = None
         try:
             while batch := await watcher.take():
                 yield batch
         finally:
             del self._watchers[watcher]
+
+    def _changed_since(self, revision: int) -> Sequence[Change]:
+        changed = [Change(e.key, e.value, e.revision) for e in self._entries.values() if e.revision > revision]
+        deleted = [Change(key, None, at) for key, at in self._deleted.items() if at > revision]
+        return sorted(changed + deleted, key=lambda change: change.revision)
 
     async def close(self) -> None:
         self._closed = True

