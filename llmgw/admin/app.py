@@ -1,0 +1,162 @@
+"""The admin API as an ASGI application; `llmgw.app` serves it with uvicorn on a loopback port."""
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+from fastapi import APIRouter, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from llmgw.admin import metrics, reading, views
+from llmgw.admin.answers import answer, failure
+from llmgw.admin.collecting import collect_listing
+from llmgw.admin.guard import Guard
+from llmgw.admin.shapes import StopRequest, SwitchOutput
+from llmgw.clock import Clock, SystemClock
+from llmgw.errors import LlmgwError, StaleRevision
+from llmgw.ids import NodeName
+from llmgw.plan import Stopped
+from llmgw.store import keys
+from llmgw.store.api import Store
+from llmgw.store.codec import decode, encode
+from llmgw.store.events import KEPT, EventLog
+
+MAX_BODY = 64 * 1024
+
+
+def create_app(
+    *,
+    store: Store,
+    events: EventLog,
+    token: str,
+    node: NodeName,
+    collect: Sequence[metrics.Collect] = (),
+    clock: Clock | None = None,
+    hosts: Collection[str] = (),
+) -> FastAPI:
+    """The application.
+
+    `collect`: called at each scrape, for metrics of other parts. `hosts`: names besides loopback's and the address
+    that it listens on under which it may be asked.
+    """
+    # No OpenAPI page: FastAPI's loads its scripts from a network that a server may not have.
+    app = FastAPI(title="llmgw", docs_url=None, redoc_url=None, openapi_url=None)
+    app.include_router(_open_routes(store, collect))
+    app.include_router(_looking_routes(store, events, node, clock or SystemClock()), prefix="/api/v1")
+    app.include_router(_switch_routes(store, clock or SystemClock()), prefix="/api/v1")
+    app.add_middleware(Guard, token=token, hosts=hosts)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _bad_parameter)
+    app.add_exception_handler(LlmgwError, _our_error)
+    app.add_exception_handler(Exception, _bug)
+    return app
+
+
+def _open_routes(store: Store, collect: Sequence[metrics.Collect]) -> APIRouter:
+    routes = APIRouter()
+
+    @routes.get("/healthz")
+    async def healthz() -> Response:
+        return answer({"ok": True})
+
+    @routes.get("/readyz")
+    async def readyz() -> Response:
+        reason = views.not_ready(await reading.look(store))
+        return answer({"ready": True}) if reason is None else failure(503, "not_ready", reason)
+
+    @routes.get("/metrics")
+    async def scrape(request: Request) -> Response:
+        body, content_type = metrics.render(await reading.look(store), collect, request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": content_type})
+
+    return routes
+
+
+def _looking_routes(store: Store, log: EventLog, node: NodeName, clock: Clock) -> APIRouter:
+    routes = APIRouter()
+
+    @routes.get("/status")
+    async def status() -> Response:
+        return answer(views.status(await reading.look(store), node))
+
+    @routes.get("/models")
+    async def models() -> Response:
+        return answer(views.models(await reading.look(store)))
+
+    @routes.get("/replicas")
+    async def replicas() -> Response:
+        return answer(views.replicas(await reading.look(store)))
+
+    @routes.get("/nodes")
+    async def nodes() -> Response:
+        return answer(views.nodes(await reading.look(store)))
+
+    @routes.get("/events")
+    async def events(limit: int = Query(default=100, ge=1, le=KEPT)) -> Response:
+        return answer(views.events(log.recent(limit)))
+
+    @routes.get("/collect")
+    async def collecting(dry_run: bool = False) -> Response:
+        seen, kept = await reading.look(store), await reading.history(store)
+        return answer(collect_listing(seen, kept, clock.now(), dry_run=dry_run))
+
+    return routes
+
+
+def _switch_routes(store: Store, clock: Clock) -> APIRouter:
+    routes = APIRouter()
+
+    @routes.post("/stop")
+    async def stop(request: Request) -> Response:
+        asked = await _body(request)
+        wanted = Stopped(at=clock.now().wall, by=asked.by.strip()[:200] or "someone")
+        try:
+            await store.put(keys.STOPPED, encode(wanted), if_revision=0)
+        except StaleRevision:  # stopped already: since when and by whom stays as it was
+            entry = await store.get(keys.STOPPED)
+            found = decode(entry.value, Stopped, where=entry.key) if entry else wanted
+            return answer(SwitchOutput(changed=False, stopped=views.stopped(found)))
+        return answer(SwitchOutput(changed=True, stopped=views.stopped(wanted)))
+
+    @routes.post("/start")
+    async def start() -> Response:
+        was = await store.get(keys.STOPPED)
+        await store.delete(keys.STOPPED)
+        return answer(SwitchOutput(changed=was is not None, stopped=None))
+
+    return routes
+
+
+async def _body(request: Request) -> StopRequest:
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY:
+            raise HTTPException(413, f"the body is larger than {MAX_BODY} bytes")
+    try:
+        return msgspec.json.decode(body, type=StopRequest) if body else StopRequest()
+    except msgspec.MsgspecError as error:
+        raise HTTPException(400, f"the body is not as it should be: {error}") from error
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    codes = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
+    message = f"no {request.url.path} here" if error.status_code == 404 else str(error.detail)
+    return failure(error.status_code, codes.get(error.status_code, "error"), message, headers=error.headers)
+
+
+async def _bad_parameter(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    wrong = "; ".join(f"{'.'.join(map(str, each['loc'][1:]))}: {each['msg']}" for each in error.errors())
+    return failure(400, "bad_request", wrong)
+
+
+async def _our_error(request: Request, error: Exception) -> Response:
+    return failure(500, "cannot_answer", str(error))
+
+
+async def _bug(request: Request, error: Exception) -> Response:
+    # Starlette raises it again after this answer, so that the server logs the traceback.
+    return failure(500, "internal", "something went wrong here: the daemon's log has the details")

@@ -1,0 +1,63 @@
+"""One look at the store: everything that a view is made from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from llmgw.catalog.spec import ModelSpec
+from llmgw.facts import NodeReport
+from llmgw.ids import ModelName, NodeName, ReplicaId
+from llmgw.plan import Assignment, ModelStatus, Stopped
+from llmgw.store import keys
+from llmgw.store.api import Entry, Store
+from llmgw.store.codec import decode
+from llmgw.store.values import Applied, CatalogStatus, HistoryEntry
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Store values, decoded. `models`: of the catalog in force. `assignments`: of every node."""
+
+    applied: Applied | None = None
+    status: CatalogStatus | None = None
+    stopped: Stopped | None = None
+    models: Mapping[ModelName, ModelSpec] = field(default_factory=dict)
+    explained: Mapping[ModelName, ModelStatus] = field(default_factory=dict)
+    reports: Mapping[NodeName, NodeReport] = field(default_factory=dict)
+    assignments: Mapping[ReplicaId, Assignment] = field(default_factory=dict)
+
+
+async def look(store: Store) -> Seen:
+    """Read the store. Raises what `codec.decode` raises: a value from a newer llmgw, or no such value."""
+    applied = await _get(store, keys.APPLIED, Applied)
+    models = (await store.list(f"{keys.MODELS}{applied.digest}/")).entries if applied else ()
+    nodes = (await store.list(keys.NODES)).entries
+    specs = [_read(entry, ModelSpec) for entry in models]
+    explained = [_read(entry, ModelStatus) for entry in (await store.list(keys.EXPLAIN)).entries]
+    reports = [_read(entry, NodeReport) for entry in nodes if entry.key.endswith("/report")]
+    assignments = [_read(entry, Assignment) for entry in nodes if "/assignments/" in entry.key]
+    return Seen(
+        applied=applied,
+        status=await _get(store, keys.CATALOG_STATUS, CatalogStatus),
+        stopped=await _get(store, keys.STOPPED, Stopped),
+        models={spec.name: spec for spec in specs},
+        explained={status.model: status for status in explained},
+        reports={report.node: report for report in reports},
+        assignments={assignment.replica: assignment for assignment in assignments},
+    )
+
+
+async def history(store: Store) -> tuple[HistoryEntry, ...]:
+    """Applied catalogs, oldest first."""
+    return tuple(_read(entry, HistoryEntry) for entry in (await store.list(keys.HISTORY)).entries)
+
+
+async def _get(store: Store, key: str, kind: type[T]) -> T | None:
+    entry = await store.get(key)
+    return None if entry is None else _read(entry, kind)
+
+
+def _read(entry: Entry, kind: type[T]) -> T:
+    return decode(entry.value, kind, where=entry.key)

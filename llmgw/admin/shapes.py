@@ -1,0 +1,283 @@
+"""The JSON objects of the admin API and of `llmgw ... --json`. A shape only ever gains fields, with defaults.
+
+`schemas/output/` holds the JSON Schema of each; a test keeps the two alike. States and reasons are plain text here:
+a reader must take a word it does not know yet.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import msgspec
+
+Time = Annotated[float, msgspec.Meta(description="Seconds since the Unix epoch.")]
+Size = Annotated[int, msgspec.Meta(description="Bytes.")]
+
+VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProblemRow:
+    """One thing wrong in a catalog file. `line` and `column` count from 1; 0: the file as a whole."""
+
+    file: str
+    line: int
+    column: int
+    path: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConditionRow:
+    """`Ready`, `Reconciling` or `Stalled`."""
+
+    type: str
+    status: bool
+    reason: str
+    message: str
+    since: Time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogRow:
+    """`attempted` differs from `applied` while the newest revision is not served: `problems` or `error` says why."""
+
+    source: str | None
+    attempted: str | None
+    applied: str | None
+    applied_at: Time | None
+    error: str | None
+    watcher: str | None
+    problems: tuple[ProblemRow, ...]
+    conditions: tuple[ConditionRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoppedRow:
+    """The operator's switch, while it is thrown."""
+
+    at: Time
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressRow:
+    """A fetch so far. `total` is null when nobody knows it."""
+
+    done: Size
+    total: Size | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRow:
+    """A model of the catalog in force and how it fares: `ready`, `loading`, `failed`, `unschedulable`, `inactive` or
+    `stopped`."""
+
+    name: str
+    aliases: tuple[str, ...]
+    description: str
+    priority: int
+    pinned: bool
+    state: str
+    reason: str
+    wanted: int
+    engine: str | None
+    profile: str | None
+    replica: str | None
+    since: Time | None
+    attempts: int
+    retry_at: Time | None
+    progress: ProgressRow | None
+    revision: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaRow:
+    """A wanted or running engine process. `revision`: of the catalog that it was launched from."""
+
+    id: str
+    model: str
+    profile: str
+    engine: str
+    node: str
+    state: str
+    level: str
+    pid: int | None
+    url: str | None
+    revision: str
+    reason: str
+    since: Time | None
+    adopted: bool
+    footprint: Size | None
+    resident: Size | None
+    running: int | None
+    waiting: int | None
+    progress: ProgressRow | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRow:
+    """An engine on a node: usable when `why` is null."""
+
+    name: str
+    version: str | None
+    why: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRow:
+    """A machine as its agent last reported it."""
+
+    name: str
+    reported_at: Time
+    memory_total: Size
+    memory_available: Size
+    memory_foreign: Size
+    disk_total: Size
+    disk_free: Size
+    replicas: int
+    engines: tuple[EngineRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRow:
+    """Something that happened or was decided."""
+
+    at: Time
+    subject: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsRow:
+    """A cache entry that the catalog in force does not want."""
+
+    node: str
+    entry: str
+    source: str
+    size: Size
+    removable: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusOutput:
+    """`llmgw status`"""
+
+    version: int = VERSION
+    llmgw: str
+    node: str
+    catalog: CatalogRow
+    stopped: StoppedRow | None
+    models: tuple[ModelRow, ...]
+    nodes: tuple[NodeRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelsOutput:
+    """`llmgw models`"""
+
+    version: int = VERSION
+    models: tuple[ModelRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicasOutput:
+    """`llmgw replicas`"""
+
+    version: int = VERSION
+    replicas: tuple[ReplicaRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesOutput:
+    """`GET /api/v1/nodes`"""
+
+    version: int = VERSION
+    nodes: tuple[NodeRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventsOutput:
+    """`llmgw events`: oldest first."""
+
+    version: int = VERSION
+    events: tuple[EventRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchOutput:
+    """`llmgw stop` and `llmgw start`. `changed`: false when it was so already."""
+
+    version: int = VERSION
+    changed: bool
+    stopped: StoppedRow | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectOutput:
+    """`llmgw collect`. `stale`: why nothing is removable now, where the catalog's state is the reason. `dry_run`: only
+    what would be removed is listed."""
+
+    version: int = VERSION
+    dry_run: bool
+    stale: str | None
+    removable: Size
+    kept: Size
+    entries: tuple[WeightsRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidateOutput:
+    """`llmgw validate`"""
+
+    version: int = VERSION
+    valid: bool
+    source: str
+    revision: str | None
+    models: int
+    problems: tuple[ProblemRow, ...]
+    warnings: tuple[ProblemRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownOutput:
+    """`llmgw down`. `ended`: processes that were ended."""
+
+    version: int = VERSION
+    ended: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorBody:
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorOutput:
+    """Every answer of the admin API that is not a success."""
+
+    error: ErrorBody
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequest:
+    """The body of `POST /api/v1/stop`, which may be empty. `by`: who throws the switch."""
+
+    by: str = ""
+
+
+OUTPUTS: Final = {
+    "status": StatusOutput,
+    "models": ModelsOutput,
+    "replicas": ReplicasOutput,
+    "nodes": NodesOutput,
+    "events": EventsOutput,
+    "switch": SwitchOutput,
+    "collect": CollectOutput,
+    "validate": ValidateOutput,
+    "down": DownOutput,
+    "error": ErrorOutput,
+}
+"""Every output by its schema's name: `schemas/output/<name>.v1.schema.json`."""

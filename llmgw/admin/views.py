@@ -1,0 +1,203 @@
+"""Answers from store values. Pure: no I/O, no clock."""
+
+from collections.abc import Iterable
+
+from llmgw import __version__
+from llmgw.admin.reading import Seen
+from llmgw.admin.shapes import (
+    CatalogRow,
+    ConditionRow,
+    EngineRow,
+    EventRow,
+    EventsOutput,
+    ModelRow,
+    ModelsOutput,
+    NodeRow,
+    NodesOutput,
+    ProblemRow,
+    ProgressRow,
+    ReplicaRow,
+    ReplicasOutput,
+    StatusOutput,
+    StoppedRow,
+)
+from llmgw.catalog.spec import ModelSpec
+from llmgw.errors import Problem
+from llmgw.facts import Event, NodeReport, Phase, Progress, ReplicaFact
+from llmgw.ids import NodeName
+from llmgw.plan import Assignment, ModelState, ModelStatus, Stopped, Want
+from llmgw.store.values import CatalogStatus
+
+
+def status(seen: Seen, node: NodeName) -> StatusOutput:
+    """The whole picture on one page. `node`: the machine that answers."""
+    return StatusOutput(
+        llmgw=__version__,
+        node=node,
+        catalog=catalog(seen),
+        stopped=stopped(seen.stopped),
+        models=models(seen).models,
+        nodes=nodes(seen).nodes,
+    )
+
+
+def models(seen: Seen) -> ModelsOutput:
+    """The models of the catalog in force, in name order. One that left is gone here while its engine still drains."""
+    return ModelsOutput(models=tuple(model_row(seen, seen.models[name]) for name in sorted(seen.models)))
+
+
+def replicas(seen: Seen) -> ReplicasOutput:
+    """Every wanted or running replica, by model and id."""
+    facts = {fact.id: fact for report in seen.reports.values() for fact in report.replicas}
+    rows = [_running(fact, seen.assignments.get(fact.id)) for fact in facts.values()]
+    rows += [_placing(assignment) for id, assignment in seen.assignments.items() if id not in facts]
+    return ReplicasOutput(replicas=tuple(sorted(rows, key=lambda row: (row.model, row.id))))
+
+
+def nodes(seen: Seen) -> NodesOutput:
+    return NodesOutput(nodes=tuple(_node(seen.reports[name]) for name in sorted(seen.reports)))
+
+
+def events(happened: Iterable[Event]) -> EventsOutput:
+    return EventsOutput(
+        events=tuple(EventRow(at=e.at, subject=e.subject, reason=e.reason, message=e.message) for e in happened)
+    )
+
+
+def stopped(switch: Stopped | None) -> StoppedRow | None:
+    return None if switch is None else StoppedRow(at=switch.at, by=switch.by)
+
+
+def problem_rows(problems: Iterable[Problem]) -> tuple[ProblemRow, ...]:
+    return tuple(
+        ProblemRow(file=p.file, line=p.line, column=p.column, path=p.path, message=p.message) for p in problems
+    )
+
+
+def not_ready(seen: Seen) -> str | None:
+    """Why the daemon is not ready, or None once a catalog is in force."""
+    if seen.applied is not None:
+        return None
+    if seen.status is None:
+        return "the catalog has not been read yet"
+    if seen.status.error:
+        return "no catalog is in force: its source cannot be read; `llmgw status` says why"
+    if seen.status.problems:
+        return f"no catalog is in force: {count(len(seen.status.problems), 'problem')}; `llmgw status` lists them"
+    return "no catalog is in force yet"
+
+
+def catalog(seen: Seen) -> CatalogRow:
+    known = seen.status or CatalogStatus(source="")
+    applied = seen.applied.revision if seen.applied else known.applied
+    return CatalogRow(
+        source=known.source or None,
+        attempted=known.attempted,
+        applied=applied,
+        applied_at=seen.applied.at if seen.applied else known.applied_at,
+        error=known.error,
+        watcher=known.watcher if seen.status else None,
+        problems=problem_rows(known.problems),
+        conditions=tuple(
+            ConditionRow(type=c.type, status=c.status, reason=c.reason, message=c.message, since=c.since)
+            for c in known.conditions
+        ),
+    )
+
+
+def model_row(seen: Seen, spec: ModelSpec) -> ModelRow:
+    """A model as the controller explained it last; one it has not looked at yet counts as loading."""
+    told = seen.explained.get(spec.name) or ModelStatus(
+        model=spec.name, state=ModelState.LOADING, reason="not looked at yet"
+    )
+    profile = next((p for p in spec.profiles if p.name == told.profile), spec.profiles[0] if spec.profiles else None)
+    return ModelRow(
+        name=spec.name,
+        aliases=spec.aliases,
+        description=spec.description,
+        priority=spec.priority,
+        pinned=spec.pinned,
+        state=told.state,
+        reason=told.reason or "; ".join(map(str, told.rejections)),
+        wanted=told.wanted,
+        engine=profile.engine if profile else None,
+        profile=told.profile,
+        replica=told.replica,
+        since=told.since or None,
+        attempts=told.attempts,
+        retry_at=told.retry_at,
+        progress=_progress(told.progress),
+        revision=told.revision,
+    )
+
+
+def count(number: int, noun: str) -> str:
+    """`1 model`, `2 models`"""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _running(fact: ReplicaFact, assignment: Assignment | None) -> ReplicaRow:
+    reason = assignment.why if assignment and assignment.want is Want.STOP else ""
+    return ReplicaRow(
+        id=fact.id,
+        model=fact.model,
+        profile=fact.profile,
+        engine=fact.engine,
+        node=fact.node,
+        state=fact.phase,
+        level=fact.level,
+        pid=fact.pid,
+        url=fact.url,
+        revision=fact.revision,
+        reason=fact.failure.reason if fact.failure else reason,
+        since=fact.since,
+        adopted=fact.adopted,
+        footprint=fact.footprint.host if fact.footprint else None,
+        resident=fact.resident,
+        running=fact.load.running if fact.load else None,
+        waiting=fact.load.waiting if fact.load else None,
+        progress=_progress(fact.progress),
+    )
+
+
+def _placing(assignment: Assignment) -> ReplicaRow:
+    """An assignment that no agent has reported on."""
+    return ReplicaRow(
+        id=assignment.replica,
+        model=assignment.model,
+        profile=assignment.profile.name,
+        engine=assignment.profile.engine,
+        node=assignment.node,
+        state=Phase.PLACING if assignment.want is Want.RUN else Phase.STOPPING,
+        level=assignment.level,
+        pid=None,
+        url=None,
+        revision=assignment.revision,
+        reason=assignment.why,
+        since=None,
+        adopted=False,
+        footprint=assignment.footprint.host,
+        resident=None,
+        running=None,
+        waiting=None,
+        progress=None,
+    )
+
+
+def _node(report: NodeReport) -> NodeRow:
+    alive = sum(fact.phase.occupies_memory for fact in report.replicas)
+    return NodeRow(
+        name=report.node,
+        reported_at=report.at,
+        memory_total=report.memory.total,
+        memory_available=report.memory.available,
+        memory_foreign=report.memory.foreign,
+        disk_total=report.disk.total,
+        disk_free=report.disk.free,
+        replicas=alive,
+        engines=tuple(EngineRow(name=e.name, version=e.version, why=e.why) for e in report.engines),
+    )
+
+
+def _progress(progress: Progress | None) -> ProgressRow | None:
+    return None if progress is None else ProgressRow(done=progress.done, total=progress.total)

@@ -1,0 +1,105 @@
+"""Asks a running daemon over its admin API."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+
+from llmgw.admin.shapes import ErrorOutput
+from llmgw.errors import TerminalError, UsageError
+from llmgw.statedir import StateDir
+
+T = TypeVar("T")
+
+TIMEOUT: Final = 10.0  #: seconds
+
+
+class DaemonUnreachable(TerminalError):
+    """Nobody answers; the text says where one was looked for and how to start one."""
+
+
+class DaemonRefused(TerminalError):
+    """The daemon answered, but not with what was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminClient:
+    """Where a daemon is and how to be let in. `hint`: what to do when nobody answers."""
+
+    url: str
+    token: str
+    hint: str
+    timeout: float = TIMEOUT
+
+    def get(self, path: str, kind: type[T], params: Mapping[str, str | int | bool] | None = None) -> T:
+        """Raises DaemonUnreachable, DaemonRefused."""
+        return self._ask("GET", path, kind, params=params)
+
+    def post(self, path: str, kind: type[T], body: object) -> T:
+        """Raises DaemonUnreachable, DaemonRefused."""
+        return self._ask("POST", path, kind, body=msgspec.json.encode(body))
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        kind: type[T],
+        *,
+        params: Mapping[str, str | int | bool] | None = None,
+        body: bytes | None = None,
+    ) -> T:
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        try:
+            # A proxy from the environment has no business between us and our own daemon.
+            with httpx.Client(base_url=self.url, timeout=self.timeout, trust_env=False) as client:
+                reply = client.request(method, f"/api/v1/{path}", params=params, content=body, headers=headers)
+        except httpx.TimeoutException as error:
+            raise DaemonUnreachable(f"{self.url} did not answer within {self.timeout:.0f} s: {self.hint}") from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise DaemonUnreachable(f"{self.url} cannot be reached ({error}): {self.hint}") from error
+        return self._read(reply, kind)
+
+    def _read(self, reply: httpx.Response, kind: type[T]) -> T:
+        if reply.status_code == 401:
+            raise DaemonRefused(f"{self.url} does not accept the token: {self.hint}")
+        try:
+            if reply.is_success:
+                return msgspec.json.decode(reply.content, type=kind)
+            failure = msgspec.json.decode(reply.content, type=ErrorOutput).error
+        except msgspec.MsgspecError as error:
+            raise DaemonRefused(
+                f"{self.url} answered {reply.status_code} with something that is not an llmgw answer ({error}): "
+                "is another program, or an llmgw of another version, listening there?"
+            ) from error
+        raise DaemonRefused(f"{self.url} answered {reply.status_code}: {failure.message}")
+
+
+def connect(state: Path, admin: str | None) -> AdminClient:
+    """The daemon of a state directory, or the one at `admin`, its token from LLMGW_TOKEN.
+
+    Raises UsageError, DaemonUnreachable when none ever ran there, StateDirError.
+    """
+    if admin is not None:
+        return _remote(admin)
+    found = StateDir(state).read_admin()
+    start = f"start one with `llmgw up CATALOG --state {state}`"
+    if found is None:
+        raise DaemonUnreachable(f"no llmgw daemon runs on {state}: {start}, or name its directory with --state")
+    hint = f"the daemon of {state} seems to have ended; {start}"
+    return AdminClient(url=found.url, token=found.token, hint=hint)
+
+
+def _remote(admin: str) -> AdminClient:
+    url = admin if "://" in admin else f"http://{admin}"
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"--admin {admin}: write an address such as 127.0.0.1:8081 or https://gpu-1:8081")
+    token = os.environ.get("LLMGW_TOKEN", "")
+    if not token:
+        raise UsageError("--admin needs the daemon's token in LLMGW_TOKEN: it is in admin.json in its state directory")
+    return AdminClient(url=url.rstrip("/"), token=token, hint="check the address and LLMGW_TOKEN")

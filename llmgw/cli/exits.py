@@ -1,0 +1,11 @@
+"""Exit codes of every command."""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    FINE = 0
+    ERROR = 1
+    INVALID_CATALOG = 3
+    USAGE = 64  #: as sysexits.h has it; Click's own 2 is kept for "changes pending"
+    INTERRUPTED = 130

@@ -1,0 +1,112 @@
+"""The entry point: routes to the commands and turns what they raise into a line and an exit code."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import typer
+from typer.main import get_command
+
+from llmgw import __version__
+from llmgw.cli import collect, down, events, models, replicas, status, switch, up, validate
+from llmgw.cli.exits import ExitCode
+from llmgw.cli.text import clean
+from llmgw.errors import CatalogInvalid, LlmgwError, UsageError
+
+_CLICK_USAGE: Final = 2  #: what Typer's own usage errors ask for
+
+
+def make_app() -> typer.Typer:
+    """Every command. Help is plain text: it starts faster and pipes well."""
+    app = typer.Typer(
+        name="llmgw",
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    app.command("up")(up.up)
+    app.command("down")(down.down)
+    app.command("validate")(validate.validate)
+    app.command("status")(status.status)
+    app.command("models")(models.models)
+    app.command("replicas")(replicas.replicas)
+    app.command("events")(events.events)
+    app.command("stop")(switch.stop)
+    app.command("start")(switch.start)
+    app.command("collect")(collect.collect)
+    return app
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run the command line and exit."""
+    code = _run(sys.argv[1:] if args is None else args)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader left: what it wanted, it has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.exit(code)
+
+
+def _run(args: Sequence[str]) -> int:
+    try:
+        command = get_command(make_app())
+        result = command.main(args=list(args) or ["--help"], prog_name="llmgw", standalone_mode=False)
+        return result if isinstance(result, int) else ExitCode.FINE
+    except typer.TyperException as error:
+        return _wrong_usage(error)
+    except UsageError as error:
+        _complain(str(error))
+        return ExitCode.USAGE
+    except CatalogInvalid as error:
+        _complain(str(error), prefix="")
+        return ExitCode.INVALID_CATALOG
+    except LlmgwError as error:
+        _complain(str(error))
+        return ExitCode.ERROR
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return ExitCode.ERROR
+    except OSError as error:  # disk full, no permission: the system's words say more than a traceback
+        _complain(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
+        return ExitCode.ERROR
+    except (KeyboardInterrupt, typer.Abort):
+        _complain("interrupted")
+        return ExitCode.INTERRUPTED
+
+
+def _wrong_usage(error: typer.TyperException) -> int:
+    show = getattr(error, "show", None)
+    if show is not None:
+        show()
+    else:
+        _complain(error.format_message())
+    return ExitCode.USAGE if error.exit_code == _CLICK_USAGE else ExitCode.ERROR
+
+
+def _complain(text: str, prefix: str = "llmgw: ") -> None:
+    try:
+        sys.stderr.write(prefix + "\n".join(map(clean, text.splitlines())) + "\n")
+    except BrokenPipeError:
+        pass
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        sys.stdout.write(f"llmgw {__version__}\n")
+        raise typer.Exit()
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Serve LLMs on machines you own from a git catalog: push a commit, the machines follow.
+
+    \b
+    Example:
+      llmgw up ./catalog        serve what the catalog says, until Ctrl-C
+      llmgw status              what is served, and why something is not
+    """

@@ -1,0 +1,74 @@
+"""Table rows from the daemon's answers. Pure: `now` in seconds since the Unix epoch."""
+
+from typing import Final
+
+from llmgw.admin.shapes import EventRow, ModelRow, NodeRow, ProblemRow, ProgressRow, ReplicaRow, WeightsRow
+from llmgw.cli.text import ago, fetched, short_revision, size
+from llmgw.errors import Problem
+from llmgw.units import format_seconds
+
+MODEL_HEADERS: Final = ("MODEL", "STATE", "ENGINE", "SINCE", "ALIASES", "REASON")
+REPLICA_HEADERS: Final = (
+    "REPLICA", "MODEL", "ENGINE", "NODE", "STATE", "PID", "MEMORY", "BUSY", "URL", "REVISION",
+    "REASON",
+)  # fmt: skip
+NODE_HEADERS: Final = ("NODE", "REPORTED", "MEMORY FREE", "DISK FREE", "REPLICAS", "ENGINES")
+EVENT_HEADERS: Final = ("WHEN", "SUBJECT", "REASON", "MESSAGE")
+WEIGHTS_HEADERS: Final = ("ENTRY", "NODE", "SIZE", "SOURCE", "VERDICT")
+
+_ENTRY_SHOWN: Final = 22  #: characters of an entry's name in a table: `v1-sha256-` and twelve digits
+
+
+def model_cells(row: ModelRow, now: float) -> tuple[str, ...]:
+    return (row.name, row.state, row.engine or "", ago(row.since, now), ", ".join(row.aliases), model_reason(row, now))
+
+
+def model_reason(row: ModelRow, now: float) -> str:
+    """The reason, with how far a fetch is and when the next try comes."""
+    parts = [row.reason, _progress(row.progress)]
+    if row.retry_at is not None:
+        parts.append(f"next try in {format_seconds(max(0.0, row.retry_at - now))}")
+    return "; ".join(filter(None, parts))
+
+
+def replica_cells(row: ReplicaRow) -> tuple[str, ...]:
+    busy = "" if row.running is None else f"{row.running}+{row.waiting or 0}"
+    reason = "; ".join(filter(None, (row.reason, _progress(row.progress))))
+    pid = "" if row.pid is None else str(row.pid)
+    return (
+        row.id, row.model, row.engine, row.node, row.state, pid, size(row.resident), busy,
+        row.url or "", short_revision(row.revision), reason,
+    )  # fmt: skip
+
+
+def node_cells(row: NodeRow, now: float) -> tuple[str, ...]:
+    engines = ", ".join(f"{e.name} {e.version or ''}".strip() if e.why is None else f"no {e.name}" for e in row.engines)
+    return (
+        row.name,
+        ago(row.reported_at, now),
+        f"{size(row.memory_available)} of {size(row.memory_total)}",
+        f"{size(row.disk_free)} of {size(row.disk_total)}",
+        str(row.replicas),
+        engines,
+    )
+
+
+def event_cells(row: EventRow, now: float) -> tuple[str, ...]:
+    return (ago(row.at, now), row.subject, row.reason, row.message)
+
+
+def weights_cells(row: WeightsRow) -> tuple[str, ...]:
+    if row.removable:
+        verdict = f"removable: {row.reason}" if row.reason else "removable"
+    else:
+        verdict = f"kept: {row.reason}"
+    return (row.entry[:_ENTRY_SHOWN], row.node, size(row.size), row.source, verdict)
+
+
+def problem_line(row: ProblemRow) -> str:
+    """`models.yaml:3:5: $.profiles[0].engine: no engine 'vlm'`"""
+    return str(Problem(row.file, row.line, row.column, row.path, row.message))
+
+
+def _progress(progress: ProgressRow | None) -> str:
+    return "" if progress is None else f"fetching {fetched(progress.done, progress.total, None)}"

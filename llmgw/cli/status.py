@@ -1,0 +1,86 @@
+"""`llmgw status`"""
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from llmgw.cli.options import Admin, Json, Output, OutputFormat, State, state_root, wants_json
+
+if TYPE_CHECKING:
+    from llmgw.admin.shapes import CatalogRow, StatusOutput
+
+
+def status(
+    state: State = None, admin: Admin = None, output: Output = OutputFormat.TABLE, as_json: Json = False
+) -> None:
+    """Show what is served, and why something is not.
+
+    \b
+    Example:
+      llmgw status
+      llmgw status --json | jq '.catalog | .attempted == .applied'
+    """
+    from llmgw.admin.shapes import StatusOutput
+    from llmgw.cli.client import connect
+    from llmgw.cli.printing import print_json
+
+    answer = connect(state_root(state), admin).get("status", StatusOutput)
+    if wants_json(output, as_json):
+        print_json(answer)
+    else:
+        _print(answer, time.time())
+
+
+def _print(answer: "StatusOutput", now: float) -> None:
+    from llmgw.cli.printing import print_line, print_table
+    from llmgw.cli.rows import MODEL_HEADERS, NODE_HEADERS, model_cells, node_cells
+
+    for line in _head(answer, now):
+        print_line(line)
+    if answer.models:
+        print_line("")
+        print_table(MODEL_HEADERS, [model_cells(row, now) for row in answer.models])
+    if answer.nodes:
+        print_line("")
+        print_table(NODE_HEADERS, [node_cells(row, now) for row in answer.nodes])
+    for node in answer.nodes:
+        for engine in node.engines:
+            if engine.why is not None:
+                print_line(f"{node.name}: engine {engine.name} cannot be used: {engine.why}")
+
+
+def _head(answer: "StatusOutput", now: float) -> Iterator[str]:
+    from llmgw.cli.text import ago
+
+    yield from _catalog_lines(answer.catalog, now)
+    if answer.stopped is not None:
+        since = ago(answer.stopped.at, now)
+        yield f"stopped      {since} by {answer.stopped.by}; `llmgw start` serves again"
+    for condition in answer.catalog.conditions:
+        why = ": ".join(filter(None, (condition.reason, condition.message)))
+        holds = "yes" if condition.status else "no"
+        yield f"{condition.type:<12} {holds:<3} {why}".rstrip()
+    if answer.catalog.applied is not None and not answer.models:
+        yield "models       none in the catalog"
+
+
+def _catalog_lines(catalog: "CatalogRow", now: float) -> Iterator[str]:
+    from llmgw.cli.rows import problem_line
+    from llmgw.cli.text import ago, short_revision
+
+    yield f"catalog      {catalog.source or 'not read yet'}"
+    if catalog.applied is None:
+        yield "applied      none: no catalog is in force"
+    else:
+        yield f"applied      {short_revision(catalog.applied)} {ago(catalog.applied_at, now)}".rstrip()
+    if catalog.error is not None:
+        yield f"unreadable   {catalog.error}"
+    if catalog.problems or catalog.attempted != catalog.applied:
+        verdict = "invalid, so the applied one stays in force" if catalog.problems else "not applied"
+        if catalog.problems and catalog.applied is None:
+            verdict = "invalid"
+        yield f"attempted    {short_revision(catalog.attempted)} is {verdict}"
+    for problem in catalog.problems:
+        yield f"  {problem_line(problem)}"
+    if catalog.watcher not in (None, "ok"):
+        yield f"watcher      {catalog.watcher}"

@@ -1,0 +1,90 @@
+"""`llmgw up`"""
+
+import socket
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from llmgw.cli.options import State, address, port_range, refuse_windows, state_root
+
+
+class OnExit(StrEnum):
+    STOP = "stop"
+    KEEP = "keep"
+
+
+Cache = Annotated[
+    Path | None,
+    typer.Option(
+        "--cache", envvar="LLMGW_CACHE", metavar="DIR", help="Where fetched weights lie. Default: STATE/weights."
+    ),
+]
+Listen = Annotated[str, typer.Option("--listen", metavar="ADDR:PORT", help="Where clients reach the gateway.")]
+AdminAddress = Annotated[str, typer.Option("--admin", metavar="ADDR:PORT", help="Where the admin API listens.")]
+Node = Annotated[str | None, typer.Option("--node", metavar="NAME", help="This node's name. Default: the host's.")]
+Exit = Annotated[
+    OnExit | None,
+    typer.Option("--on-exit", help="What becomes of engines. Default: Ctrl-C stops them, SIGTERM keeps them serving."),
+]
+Ports = Annotated[
+    str | None, typer.Option("--engine-ports", metavar="LO-HI", help="Ports that engines may listen on, both included.")
+]
+
+
+def up(
+    catalog: Annotated[Path, typer.Argument(metavar="CATALOG", help="A directory or git checkout.")] = Path(),
+    state: State = None,
+    cache: Cache = None,
+    listen: Listen = "127.0.0.1:8080",
+    admin: AdminAddress = "127.0.0.1:8081",
+    node: Node = None,
+    on_exit: Exit = None,
+    engine_ports: Ports = None,
+    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="Log what happens; -vv: more.")] = 0,
+) -> int:
+    """Serve a catalog on this machine and follow its changes.
+
+    Runs until Ctrl-C. Engines of an earlier run that still serve are taken over, not started again.
+
+    \b
+    Example:
+      llmgw up ./catalog
+      llmgw up /srv/catalog --listen 0.0.0.0:8080 --on-exit keep
+    """
+    refuse_windows()
+    gateway, api = address(listen, "--listen"), address(admin, "--admin")
+    ports = port_range(engine_ports) if engine_ports is not None else None
+
+    from llmgw.app import UpOptions, run_up
+    from llmgw.cli import logs
+    from llmgw.cli.printing import note
+    from llmgw.cli.progress import Reporter
+    from llmgw.ids import node_name
+
+    logs.configure(verbose)
+    root = state_root(state)
+    options = UpOptions(
+        catalog=catalog.expanduser().absolute(),
+        state=root,
+        cache=cache.expanduser().absolute() if cache else None,
+        listen=gateway,
+        admin=api,
+        node=node_name(node or socket.gethostname()),
+        on_exit=on_exit.value if on_exit else None,
+        engine_ports=ports,
+    )
+    note(f"serving {options.catalog} (state in {root})")
+    if not _is_loopback(gateway[0]):
+        note(f"warning: {listen} can be reached from other machines, and the gateway asks for no key yet")
+    return run_up(options, report=Reporter(), say=note)
+
+
+def _is_loopback(host: str) -> bool:
+    import ipaddress
+
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,223 @@
+"""Commands that ask a running daemon, over a real port."""
+
+import http.server
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import daemon_seeds as seed
+import pytest
+from jsonschema import Draft202012Validator
+
+from llmgw.admin.schemas import file_name
+
+SCHEMAS = Path(__file__).parents[2] / "schemas" / "output"
+
+
+def parsed(schema: str, out: str) -> Any:
+    """The one JSON object on stdout, as its schema has it."""
+    value = json.loads(out)
+    Draft202012Validator(json.loads((SCHEMAS / file_name(schema)).read_text())).validate(value)
+    return value
+
+
+@pytest.fixture
+def ask(cli: Any, daemon: Any) -> Any:
+    return lambda *args: cli(*args, "--state", daemon.state)
+
+
+@pytest.mark.parametrize("command", ["status", "models", "replicas", "events", "collect"])
+@pytest.mark.parametrize("flag", [["--json"], ["-o", "json"], ["--output", "json"]])
+def test_json_is_one_object_as_its_schema_has_it(ask: Any, command: str, flag: list[str]) -> None:
+    ran = ask(command, *flag)
+    assert (ran.code, ran.err) == (0, "")
+    assert parsed(command, ran.out)["version"] == 1
+
+
+def test_status_shows_the_catalog_every_model_and_node(ask: Any) -> None:
+    ran = ask("status")
+    assert ran.code == 0
+    assert "catalog      /srv/catalog" in ran.out
+    assert "applied      aaaaaaaaaaaa" in ran.out
+    assert "attempted" not in ran.out
+    assert "qwen   ready    cpu" in ran.out
+    assert "smol   loading" in ran.out
+    assert "gpu-1" in ran.out
+    assert "engine vllm cannot be used: not installed: pip install vllm" in ran.out
+    assert "\x1b" not in ran.out
+
+
+def test_status_of_an_invalid_revision_shows_it_and_each_problem(ask: Any, daemon: Any) -> None:
+    daemon.do(daemon.seeds.status(applied=seed.GOOD, attempted=seed.BAD, problems=(seed.PROBLEM,)))
+    ran = ask("status")
+    assert ran.code == 0
+    assert "attempted    bbbbbbbbbbbb is invalid, so the applied one stays in force" in ran.out
+    assert "  models.yaml:3:5: $.profiles[0].engine: no engine 'vlm'; did you mean 'vllm'?" in ran.out
+
+
+def test_status_says_when_only_polling_finds_changes(ask: Any, daemon: Any) -> None:
+    daemon.do(daemon.seeds.status(applied=seed.GOOD, attempted=seed.GOOD, watcher="degraded: no inotify watches left"))
+    assert "watcher      degraded: no inotify watches left" in ask("status").out
+
+
+def test_models_and_replicas_are_tables(ask: Any) -> None:
+    models, replicas = ask("models").out.splitlines(), ask("replicas").out.splitlines()
+    assert models[0].split() == ["MODEL", "STATE", "ENGINE", "SINCE", "ALIASES", "REASON"]
+    assert models[1].split()[:3] == ["qwen", "ready", "cpu"]
+    assert replicas[1].split()[:6] == ["r1", "qwen", "cpu", "gpu-1", "ready", "4242"]
+    assert "fetching 10.0 MiB of 100.0 MiB (10 %)" in replicas[2]
+
+
+def test_text_from_elsewhere_cannot_steer_the_terminal(ask: Any, daemon: Any) -> None:
+    evil = seed.failed("r2", seed.SMOL, "died\x1b[2J\x1b]0;owned\x07\nnext line")
+    daemon.do(daemon.seeds.report(evil))
+    out = ask("replicas").out
+    assert "\x1b" not in out
+    assert "\x07" not in out
+    assert len(out.splitlines()) == 3
+
+
+def test_events_are_shown(ask: Any) -> None:
+    assert "model/qwen  ready   in 3.2s" in ask("events").out
+
+
+def test_stop_and_start_say_what_they_did(ask: Any) -> None:
+    assert "stopped: engines are ending" in ask("stop").out
+    assert "already stopped" in ask("stop").out
+    assert "`llmgw start` serves again" in ask("status").out
+    assert "started" in ask("start").out
+    assert "not stopped" in ask("start").out
+    assert parsed("switch", ask("stop", "--json").out)["changed"] is True
+    assert parsed("switch", ask("start", "--json").out) == {"version": 1, "changed": True, "stopped": None}
+
+
+def test_collect_lists_with_a_verdict_each(ask: Any) -> None:
+    ran = ask("collect")
+    assert ran.code == 0
+    assert seed.OLD_SOURCE in ran.out
+    assert "removable: last wanted" in ran.out
+    assert "93.0 MiB removable, 0 B kept" in ran.out
+
+
+def test_collecting_is_not_supported_yet_and_deletes_nothing(ask: Any) -> None:
+    ran = ask("collect", "--collect")
+    assert (ran.code, ran.out) == (1, "")
+    assert "not supported yet" in ran.err
+
+
+def test_with_dry_run_and_collect_both_given_nothing_is_deleted(ask: Any) -> None:
+    ran = ask("collect", "--collect", "--dry-run")
+    assert ran.code == 0
+    assert "nothing was deleted" in ran.out
+    assert parsed("collect", ask("collect", "--dry-run", "--json").out)["dry_run"] is True
+
+
+def test_dry_run_lists_only_what_may_go(ask: Any, daemon: Any) -> None:
+    daemon.do(daemon.seeds.history(1, seed.OLD_SOURCE, digest="c" * 64))
+    assert seed.OLD_SOURCE in ask("collect").out
+    assert seed.OLD_SOURCE not in ask("collect", "--dry-run").out
+
+
+def test_collect_says_why_nothing_may_go_now(ask: Any, daemon: Any) -> None:
+    daemon.do(daemon.seeds.status(applied=seed.GOOD, attempted=seed.BAD, problems=(seed.PROBLEM,)))
+    assert "nothing is removable now: the newest catalog is invalid" in ask("collect").out
+
+
+def test_a_daemon_elsewhere_is_asked_with_the_token_from_the_environment(
+    cli: Any, daemon: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLMGW_TOKEN", daemon.token)
+    assert cli("models", "--admin", daemon.url, "--state", "/nowhere").code == 0
+    assert cli("models", "--admin", daemon.url.removeprefix("http://")).code == 0
+    monkeypatch.delenv("LLMGW_TOKEN")
+    ran = cli("models", "--admin", daemon.url)
+    assert ran.code == 64
+    assert "LLMGW_TOKEN" in ran.err
+
+
+def test_the_state_directory_comes_from_the_environment_too(
+    cli: Any, daemon: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLMGW_STATE", str(daemon.state))
+    assert cli("models").code == 0
+
+
+def test_a_proxy_in_the_environment_is_not_asked(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    assert ask("models").code == 0
+
+
+def test_a_wrong_token_is_told_as_such(ask: Any, daemon: Any) -> None:
+    daemon.write_admin(daemon.url, "another")
+    ran = ask("status")
+    assert ran.code == 1
+    assert "does not accept the token" in ran.err
+
+
+@pytest.mark.parametrize("command", ["status", "models", "replicas", "events", "stop", "start", "collect"])
+def test_without_a_daemon_every_command_says_how_to_start_one(cli: Any, tmp_path: Path, command: str) -> None:
+    ran = cli(command, "--state", tmp_path)
+    assert (ran.code, ran.out) == (1, "")
+    assert f"llmgw up CATALOG --state {tmp_path}" in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_a_daemon_that_ended_without_a_goodbye_is_told_as_such(cli: Any, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (tmp_path / "admin.json").write_text(json.dumps({"url": f"http://127.0.0.1:{port}", "token": "t", "gateway": ""}))
+    ran = cli("status", "--state", tmp_path)
+    assert ran.code == 1
+    assert "cannot be reached" in ran.err
+    assert "seems to have ended" in ran.err
+
+
+def test_an_unreadable_admin_file_is_an_error_that_names_it(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "admin.json").write_text("{")
+    ran = cli("status", "--state", tmp_path)
+    assert ran.code == 1
+    assert "admin.json" in ran.err
+
+
+class _Stranger(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<html>hello</html>")
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def stranger() -> Iterator[str]:
+    """Another program's web server."""
+    server = http.server.HTTPServer(("127.0.0.1", 0), _Stranger)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_another_program_on_the_port_is_told_as_such(cli: Any, stranger: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLMGW_TOKEN", "t")
+    ran = cli("models", "--admin", stranger)
+    assert ran.code == 1
+    assert "another program" in ran.err
+
+
+def test_a_daemon_that_does_not_answer_in_time_is_told_as_such() -> None:
+    from llmgw.admin.shapes import ModelsOutput
+    from llmgw.cli.client import AdminClient, DaemonUnreachable
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        client = AdminClient(url=url, token="t", hint="look there", timeout=0.2)
+        with pytest.raises(DaemonUnreachable, match="did not answer within"):
+            client.get("models", ModelsOutput)

@@ -1,0 +1,187 @@
+"""What `llmgw up` tells, look by look. Each test reads as a story."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import daemon_seeds as seed
+
+from llmgw.admin.reading import Seen
+from llmgw.cli.narrate import Fetch, Narrator
+from llmgw.facts import Phase, ReplicaFact, WeightsFact
+from llmgw.ids import ReplicaId
+from llmgw.plan import ModelState, ModelStatus, Reason, Rejection, Stopped
+from llmgw.store.values import Applied, CatalogStatus
+from llmgw.units import GIB, MIB, Bytes, Wall
+
+URL = "http://127.0.0.1:8080"
+NOW = float(seed.NOW)
+
+
+def look(
+    *statuses: ModelStatus,
+    replicas: tuple[ReplicaFact, ...] = (),
+    weights: tuple[WeightsFact, ...] = (),
+    models: Mapping[Any, Any] | None = None,
+    **fields: Any,
+) -> Seen:
+    """The store with model `smol` in force, and what is known of it."""
+    return Seen(
+        applied=Applied(revision=seed.GOOD, digest=seed.DIGEST, at=seed.NOW),
+        models={seed.SMOL: seed.model(seed.SMOL, seed.SMOL_SOURCE)} if models is None else models,
+        explained={status.model: status for status in statuses},
+        reports={seed.NODE: seed.report(*replicas, weights=weights)},
+        **fields,
+    )
+
+
+def loading(reason: str = "fetching", **fields: Any) -> ModelStatus:
+    return seed.told(seed.SMOL, ModelState.LOADING, reason, replica=ReplicaId("r1"), **fields)
+
+
+def is_ready(**fields: Any) -> ModelStatus:
+    return seed.told(seed.SMOL, ModelState.READY, replica=ReplicaId("r1"), **fields)
+
+
+def test_a_first_start_is_told_from_the_catalog_to_the_ready_line() -> None:
+    narrator = Narrator(URL)
+    assert narrator.lines(look(), NOW) == ["catalog aaaaaaaaaaaa: 1 model: smol"]
+    fetch = look(loading(), replicas=(seed.fetching("r1", seed.SMOL, 0, 93 * MIB),))
+    assert narrator.lines(fetch, NOW) == ["smol: fetching its weights (93.0 MiB)"]
+    assert narrator.ready(fetch) == []
+    got = (seed.cached(seed.SMOL_SOURCE),)
+    start = look(loading("starting"), replicas=(seed.replica("r1", seed.SMOL, Phase.STARTING),), weights=got)
+    assert narrator.lines(start, NOW) == ["smol: its weights' licence is Apache-2.0", "smol: loading into cpu"]
+    up = look(is_ready(), replicas=(seed.ready("r1", seed.SMOL),), weights=got)
+    assert narrator.lines(up, NOW) == ["smol: ready"]
+    line, curl = narrator.ready(up)
+    assert line == "ready: http://127.0.0.1:8080/v1 serves 1 model: smol"
+    assert curl.startswith("curl http://127.0.0.1:8080/v1/chat/completions ")
+    assert '"model": "smol"' in curl
+
+
+def test_nothing_is_told_twice() -> None:
+    narrator, up = Narrator(URL), look(is_ready(), replicas=(seed.ready("r1", seed.SMOL),))
+    assert narrator.lines(up, NOW)
+    assert narrator.ready(up)
+    assert (narrator.lines(up, NOW), narrator.ready(up)) == ([], [])
+
+
+def test_the_ready_line_is_told_once_however_often_models_go_and_come() -> None:
+    narrator = Narrator(URL)
+    assert narrator.ready(look(is_ready()))
+    assert narrator.lines(look(loading("placing", attempts=1, retry_at=Wall(NOW + 2))), NOW)
+    assert narrator.ready(look(is_ready())) == []
+
+
+def test_the_ready_line_waits_for_every_model_that_can_come_up() -> None:
+    models = {name: seed.model(name) for name in (seed.QWEN, seed.SMOL)}
+    qwen = seed.told(seed.QWEN, ModelState.READY)
+    narrator = Narrator(URL)
+    assert narrator.ready(look(qwen, models=models)) == []
+    assert narrator.ready(look(qwen, loading(), models=models)) == []
+    assert narrator.ready(look(qwen, loading(attempts=1), models=models)) == []
+    stuck = seed.told(seed.SMOL, ModelState.UNSCHEDULABLE, "host memory")
+    assert narrator.ready(look(qwen, stuck, models=models))[0] == f"ready: {URL}/v1 serves 1 of 2 models: qwen"
+
+
+def test_a_model_that_keeps_failing_does_not_hold_back_the_ready_line() -> None:
+    models = {name: seed.model(name) for name in (seed.QWEN, seed.SMOL)}
+    seen = look(seed.told(seed.QWEN, ModelState.READY), loading("crashed", attempts=2), models=models)
+    assert Narrator(URL).ready(seen)
+
+
+def test_there_is_no_ready_line_while_no_model_serves() -> None:
+    assert Narrator(URL).ready(look(seed.told(seed.SMOL, ModelState.UNSCHEDULABLE, "no room"))) == []
+    assert Narrator(URL).ready(look(is_ready(), stopped=Stopped(at=seed.NOW, by="alice"))) == []
+    assert Narrator(URL).ready(Seen()) == []
+
+
+def test_an_empty_catalog_is_ready_and_has_no_request_to_paste() -> None:
+    assert Narrator(URL).ready(look(models={})) == [f"ready: {URL}/v1 (the catalog has no models)"]
+
+
+def test_an_invalid_catalog_is_told_with_each_problem_and_so_is_its_repair() -> None:
+    narrator = Narrator(URL)
+    good = CatalogStatus(source="/srv", attempted=seed.GOOD, applied=seed.GOOD)
+    bad = CatalogStatus(source="/srv", attempted=seed.BAD, applied=seed.GOOD, problems=(seed.PROBLEM,))
+    narrator.lines(look(is_ready(), status=good), NOW)
+    assert narrator.lines(look(is_ready(), status=bad), NOW) == [
+        "catalog bbbbbbbbbbbb is invalid; aaaaaaaaaaaa stays in force",
+        "  models.yaml:3:5: $.profiles[0].engine: no engine 'vlm'; did you mean 'vllm'?",
+    ]
+    assert narrator.lines(look(is_ready(), status=bad), NOW) == []
+    assert narrator.lines(look(is_ready(), status=good), NOW) == ["catalog aaaaaaaaaaaa is in order again"]
+
+
+def test_an_invalid_catalog_at_the_first_start_says_that_nothing_is_served() -> None:
+    bad = CatalogStatus(source="/srv", attempted=seed.BAD, problems=(seed.PROBLEM,))
+    lines = Narrator(URL).lines(Seen(status=bad), NOW)
+    assert lines[0] == "catalog bbbbbbbbbbbb is invalid; nothing is served until it is fixed"
+
+
+def test_a_catalog_that_cannot_be_read_says_why() -> None:
+    gone = CatalogStatus(source="/srv", error="no directory /srv")
+    assert Narrator(URL).lines(Seen(status=gone), NOW)[0].startswith("the catalog cannot be read: no directory /srv")
+
+
+def test_a_failure_is_told_once_a_try_with_the_wait() -> None:
+    narrator = Narrator(URL)
+    again = {"retry_at": Wall(NOW + 4)}
+    first = look(loading("being placed: bad magic (failed once)", attempts=1, **again))
+    assert narrator.lines(first, NOW)[-1] == "smol: being placed: bad magic (failed once); next try in 4.0s"
+    assert narrator.lines(first, NOW + 1) == []
+    second = look(loading("being placed: bad magic (failed 2 times in a row)", attempts=2, **again))
+    assert len(narrator.lines(second, NOW)) == 1
+    over = look(seed.told(seed.SMOL, ModelState.FAILED, "bad magic (failed 4 times in a row)", attempts=4))
+    assert narrator.lines(over, NOW) == ["smol: failed: bad magic (failed 4 times in a row)"]
+
+
+def test_a_model_without_room_is_told_once_though_its_figures_change() -> None:
+    narrator, said = Narrator(URL), []
+    for have in range(3):
+        refusal = Rejection(
+            node=seed.NODE, reason=Reason.HOST_MEMORY, need=Bytes(9 * GIB), have=Bytes(GIB + have * GIB // 8)
+        )
+        status = seed.told(seed.SMOL, ModelState.UNSCHEDULABLE, rejections=(refusal,))
+        said += [line for line in narrator.lines(look(status), NOW) if line.startswith("smol")]
+    assert said == [
+        "smol: cannot be placed: host memory (need 9.0 GiB, have 1.0 GiB on gpu-1)",
+    ]
+
+
+def test_an_engine_that_ran_on_is_told_as_such() -> None:
+    adopted = seed.replica("r1", seed.SMOL, Phase.READY, adopted=True)
+    lines = Narrator(URL).lines(look(is_ready(), replicas=(adopted,)), NOW)
+    assert lines[-1] == "smol: ready (its engine ran on from before)"
+
+
+def test_the_switch_and_a_removed_model_are_told() -> None:
+    narrator = Narrator(URL)
+    narrator.lines(look(is_ready()), NOW)
+    stopped = look(seed.told(seed.SMOL, ModelState.STOPPED), stopped=Stopped(at=seed.NOW, by="alice"))
+    assert narrator.lines(stopped, NOW) == ["stopped by alice: `llmgw start` serves again"]
+    assert narrator.lines(look(is_ready()), NOW)[0] == "started again"
+    assert "smol: removed" in narrator.lines(look(models={}), NOW)
+
+
+def test_a_degraded_watcher_is_told() -> None:
+    status = CatalogStatus(source="/srv", attempted=seed.GOOD, watcher="degraded: polling")
+    assert "watching the catalog: degraded: polling" in Narrator(URL).lines(look(status=status), NOW)
+
+
+def test_fetches_carry_their_rate_once_two_looks_were_taken() -> None:
+    narrator = Narrator(URL)
+
+    def at(done: int) -> Seen:
+        return look(loading(), replicas=(seed.fetching("r1", seed.SMOL, done, 100),))
+
+    assert narrator.fetches(at(10), NOW) == [Fetch(model=seed.SMOL, done=10, total=100, rate=None)]
+    assert narrator.fetches(at(30), NOW + 2) == [Fetch(model=seed.SMOL, done=30, total=100, rate=10.0)]
+    assert narrator.fetches(look(is_ready(), replicas=(seed.ready("r1", seed.SMOL),)), NOW + 3) == []
+
+
+def test_a_local_file_has_no_licence_line_and_an_unstated_one_says_so() -> None:
+    unstated = look(is_ready(), weights=(seed.cached(seed.SMOL_SOURCE, licence=None),))
+    assert "smol: its weights' licence is not stated by their source" in Narrator(URL).lines(unstated, NOW)
+    local = look(is_ready(), models={seed.SMOL: seed.model(seed.SMOL, "file:///m.gguf")})
+    assert not any("licence" in line for line in Narrator(URL).lines(local, NOW))
