@@ -154,8 +154,8 @@ class _Up:
         running = agent.serving()
         if self._signals.choice == "keep":
             if running:
-                what = "1 engine keeps" if running == 1 else f"{running} engines keep"
-                self._say(f"{what} serving; `llmgw down --state {self._state.root}` ends them")
+                what, them = ("1 engine keeps", "it") if running == 1 else (f"{running} engines keep", "them")
+                self._say(f"{what} serving; `llmgw down --state {self._state.root}` ends {them}")
             return
         if running:
             self._say(f"stopping {running} engine{'s' if running > 1 else ''}; interrupt again to end them at once")

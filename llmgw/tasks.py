@@ -15,7 +15,6 @@ class Tasks:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failed: asyncio.Future[None] | None = None
-        self._closing = False
 
     def start(self, work: Coroutine[Any, Any, Any], name: str, *, essential: bool = False) -> asyncio.Task[Any]:
         """Run `work`. A failure is logged with its traceback; an `essential` task's also ends `wait()`."""
@@ -39,7 +38,6 @@ class Tasks:
 
     async def close(self) -> None:
         """Cancel all and wait for every one. Idempotent."""
-        self._closing = True
         current = asyncio.current_task()
         pending = [task for task in self._tasks if task is not current]
         for task in pending:

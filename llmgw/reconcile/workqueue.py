@@ -15,7 +15,8 @@ class Trigger:
     async def wait(self, timeout: float | None) -> bool:
         """Until triggered (True) or `timeout` seconds passed (False). Clears the trigger."""
         try:
-            await asyncio.wait_for(self._event.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await self._event.wait()
         except TimeoutError:
             return False
         self._event.clear()

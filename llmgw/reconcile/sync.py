@@ -1,0 +1,170 @@
+"""Takes catalog revisions in: read, validate, swap whole, publish. A bad revision changes nothing."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from llmgw.catalog.live import LiveCatalog, load_last_good, save_last_good
+from llmgw.catalog.load import Loaded, load_catalog, revision_of
+from llmgw.catalog.source import Source
+from llmgw.catalog.spec import Catalog
+from llmgw.catalog.watch import Observation, follow
+from llmgw.clock import Clock
+from llmgw.engine.manager import Engines
+from llmgw.errors import CatalogInvalid, LlmgwError
+from llmgw.facts import Event
+from llmgw.plan import Endpoint
+from llmgw.store import keys
+from llmgw.store.api import Delete, Put, Store
+from llmgw.store.codec import decode, encode
+from llmgw.store.values import Applied, HistoryEntry
+from llmgw.units import Instant
+from llmgw.weights.naming import canonical
+
+log = structlog.get_logger("llmgw.sync")
+
+HISTORY_KEPT: Final = 100
+
+
+class CatalogSync:
+    """Follows one source. `wake` is called after each change that a pass should act on."""
+
+    def __init__(
+        self,
+        *,
+        path: Path,
+        store: Store,
+        live: LiveCatalog,
+        engines: Engines,
+        clock: Clock,
+        record: Callable[[Event], None],
+        last_good: Path,
+        wake: Callable[[], None],
+    ) -> None:
+        self._path = path
+        self._store = store
+        self._live = live
+        self._engines = engines
+        self._clock = clock
+        self._record = record
+        self._last_good = last_good
+        self._wake = wake
+
+    async def run(self) -> None:
+        """Until cancelled. What is on disk is tried first; only where it cannot serve is the last good restored."""
+        async for seen in follow(self._path):
+            self._live.watcher = seen.watcher
+            try:
+                await self._take(seen)
+            except OSError as error:  # the state directory's disk is full, say: what is in force goes on
+                log.error("catalog_not_applied", error=str(error))
+                self._live.reject(None, error=f"cannot write the state directory: {error}", now=self._clock.now())
+            self._wake()
+
+    async def _take(self, seen: Observation) -> None:
+        if seen.source is None:
+            await self._refuse(None, seen.error or LlmgwError("the catalog cannot be read"))
+            return
+        try:
+            loaded = await asyncio.to_thread(self._load, seen.source)
+        except CatalogInvalid as invalid:
+            await self._refuse(seen.source, invalid)
+            return
+        for warning in loaded.warnings:
+            self._event("catalog warning", str(warning))
+        await self._put_in_force(loaded.catalog)
+        await asyncio.to_thread(save_last_good, self._last_good, loaded.catalog)
+
+    def _load(self, source: Source) -> Loaded:
+        return load_catalog(
+            source,
+            self._engines.option_schemas(),
+            needing_weights=self._engines.needing_weights(),
+            canonical=canonical,
+        )
+
+    async def _put_in_force(self, catalog: Catalog) -> None:
+        now = self._clock.now()
+        before = self._live.current
+        if not self._live.accept(catalog, now):
+            self._event("catalog unchanged", f"{catalog.revision} is in force already")
+            return
+        await publish(self._store, catalog, now)
+        same = before is not None and before.digest == catalog.digest
+        self._event("catalog applied", f"{catalog.revision}: " + ("same content" if same else _count(catalog)))
+
+    async def _refuse(self, source: Source | None, error: LlmgwError) -> None:
+        """Say why, and serve the last good where nothing is in force yet."""
+        if self._live.current is None:
+            await self._restore()
+        now = self._clock.now()
+        if source is not None and isinstance(error, CatalogInvalid):
+            revision = revision_of(source)
+            self._live.reject(revision, problems=error.problems, now=now)
+            self._event("catalog invalid", f"{revision}: {error}")
+        else:
+            self._live.reject(None, error=str(error), now=now)
+            self._event("catalog unreadable", str(error))
+
+    async def _restore(self) -> None:
+        catalog, why = await asyncio.to_thread(load_last_good, self._last_good)
+        if why:
+            self._event("last good unusable", why)
+        if catalog is not None:
+            now = self._clock.now()
+            self._live.accept(catalog, now)
+            await publish(self._store, catalog, now)
+            self._event("last good restored", str(catalog.revision))
+
+    def _event(self, reason: str, message: str) -> None:
+        self._record(Event(at=self._clock.now().wall, subject="catalog", reason=reason, message=message))
+
+
+async def publish(store: Store, catalog: Catalog, now: Instant) -> None:
+    """Put a catalog in force for the gateways and agents, in one transaction: its models, which revision it is,
+    and the end of the endpoints of models it no longer has. Traffic stops before any engine does."""
+    models = {keys.model(catalog.digest, name): encode(model) for name, model in catalog.models.items()}
+    stale = [entry.key for entry in (await store.list(keys.MODELS)).entries if entry.key not in models]
+    endpoints = [
+        entry.key
+        for entry in (await store.list(keys.ENDPOINTS)).entries
+        if decode(entry.value, Endpoint, where=entry.key).model not in catalog.models
+    ]
+    applied = Applied(
+        revision=catalog.revision,
+        digest=catalog.digest,
+        at=now.wall,
+        gateway=catalog.cluster.gateway,
+        weights=catalog.cluster.weights,
+    )
+    await store.txn(
+        [
+            *(Put(key, value) for key, value in models.items()),
+            Put(keys.APPLIED, encode(applied)),
+            *(Delete(key) for key in (*stale, *endpoints)),
+            *await _history(store, catalog, now),
+        ]
+    )
+
+
+async def _history(store: Store, catalog: Catalog, now: Instant) -> list[Put | Delete]:
+    """One more entry where the content differs from the newest; the oldest beyond HISTORY_KEPT go."""
+    entries = (await store.list(keys.HISTORY)).entries
+    last = decode(entries[-1].value, HistoryEntry, where=entries[-1].key) if entries else None
+    if last is not None and last.digest == catalog.digest:
+        return []
+    number = 1 + (last.number if last else 0)
+    sources = sorted({canonical(p.weights.source) for m in catalog.models.values() for p in m.profiles if p.weights})
+    entry = HistoryEntry(
+        number=number, revision=catalog.revision, digest=catalog.digest, at=now.wall, sources=tuple(sources)
+    )
+    surplus = entries[: max(0, len(entries) + 1 - HISTORY_KEPT)]
+    return [Put(keys.history(number), encode(entry)), *(Delete(old.key) for old in surplus)]
+
+
+def _count(catalog: Catalog) -> str:
+    count = len(catalog.models)
+    return "1 model" if count == 1 else f"{count} models"
