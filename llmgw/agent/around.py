@@ -1,0 +1,56 @@
+"""What all replicas of a node share."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import httpx
+
+from llmgw.agent.ports import Ports
+from llmgw.agent.traffic import Traffic
+from llmgw.catalog.spec import WeightsSpec
+from llmgw.clock import Clock
+from llmgw.engine.manager import Engines
+from llmgw.facts import Event, Progress, WeightsFact
+from llmgw.ids import NodeName, ReplicaId
+from llmgw.statedir import StateDir
+from llmgw.store.events import EventLog
+from llmgw.units import Bytes, Wall
+
+
+class WeightsCache(Protocol):
+    """As much of `weights.cache.Cache` as the agent needs."""
+
+    @property
+    def root(self) -> Path: ...
+
+    def locate(self, spec: WeightsSpec, /) -> Path | None: ...
+
+    async def fetch(self, spec: WeightsSpec, /, *, reserve: Bytes, progress: Callable[[Progress], None]) -> Path: ...
+
+    def facts(self, wanted: Iterable[WeightsSpec], /) -> tuple[WeightsFact, ...]: ...
+
+    def mark_wanted(self, specs: Iterable[WeightsSpec], now: Wall, /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    node: NodeName
+    state: StateDir
+    cache: WeightsCache
+    engines: Engines
+    clock: Clock
+    events: EventLog
+    secret: bytes
+    host: str  #: that engines listen on
+    grace: float  #: seconds between SIGTERM and SIGKILL
+    ports: Ports
+    client: httpx.AsyncClient
+    traffic: Traffic
+    changed: Callable[[], None]  #: something that the report tells is different now
+
+    def tell(self, replica: ReplicaId, reason: str, message: str) -> None:
+        self.events.record(
+            Event(at=self.clock.now().wall, subject=f"replica/{replica}", reason=reason, message=message)
+        )

@@ -1,0 +1,138 @@
+"""Starting a replica's process and judging its end. Blocking: called in worker threads."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from llmgw.agent import logs, process, records, spawn
+from llmgw.agent.around import Around
+from llmgw.agent.records import Record
+from llmgw.engine.api import Engine, LaunchSpec, Slot, Verdict, engine_key
+from llmgw.errors import LlmgwError, TerminalError
+from llmgw.facts import Exit, Failure, FailureKind
+from llmgw.plan import Assignment
+
+_NO_PROGRAM: Final = (FileNotFoundError, PermissionError, NotADirectoryError)
+
+
+def engine_of(assignment: Assignment, around: Around) -> Engine:
+    """Raises TerminalError when this node has no such engine."""
+    engine = around.engines.by_name.get(assignment.profile.engine)
+    if engine is None:
+        raise TerminalError(
+            f"no engine {assignment.profile.engine!r} on {around.node}: install its plugin and restart llmgw"
+        )
+    return engine
+
+
+def start_process(
+    assignment: Assignment,
+    around: Around,
+    *,
+    port: int,
+    mark: str,
+    weights: Path | None,
+    keep: Callable[[Record], None],
+) -> Record:
+    """Start the engine; `keep` gets the record before that, and again with the process's identity.
+
+    Raises TerminalError when it can never start like this, OSError when it might later.
+    """
+    state = around.state
+    home = records.directory(state, assignment.replica)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    slot = Slot(
+        replica=assignment.replica,
+        model=assignment.model,
+        node=around.node,
+        host=around.host,
+        port=port,
+        directory=home,
+        files={} if weights is None else {"weights": weights},
+    )
+    spec = _launch_spec(engine_of(assignment, around), assignment, slot)
+    env = _environment(assignment, spec.env, around, mark)
+    stop = None if spec.stop_argv is None else tuple(spec.stop_argv)
+    intent = Record(assignment=assignment, mark=mark, port=port, url=spec.url.rstrip("/"), stop_argv=stop)
+    records.write(state, intent)
+    keep(intent)
+    argv = [*assignment.profile.wrapper, *spec.argv]
+    try:
+        pid = spawn.spawn(argv, env, home=home, log=records.log_file(state, assignment.replica))
+    except _NO_PROGRAM as error:
+        raise TerminalError(f"cannot start {argv[0]}: {error.strerror}") from error
+    started = replace(intent, identity=process.current(pid))
+    keep(started)  # before the write, which may fail: whatever runs must be known
+    records.write(state, started)
+    return started
+
+
+def _launch_spec(engine: Engine, assignment: Assignment, slot: Slot) -> LaunchSpec:
+    try:
+        return engine.launch(assignment.profile, slot, assignment.level)
+    except LlmgwError as error:
+        raise TerminalError(str(error)) from error
+    except Exception as error:
+        raise TerminalError(f"engine {engine.name} failed at launch: {type(error).__name__}: {error}") from error
+
+
+def _environment(assignment: Assignment, engine: Mapping[str, str], around: Around, mark: str) -> dict[str, str]:
+    profile = spawn.resolve(assignment.profile.env, os.environ)
+    key = engine_key(around.secret, assignment.replica)
+    return spawn.environment(os.environ, engine, profile, key=key, mark=mark)
+
+
+def stop_environment(record: Record, secret: bytes) -> dict[str, str]:
+    """For the stop command: as the engine's, without what can no longer be resolved. No mark: it is no engine."""
+    try:
+        profile = spawn.resolve(record.assignment.profile.env, os.environ)
+    except spawn.MissingSecret:
+        profile = {}
+    env = spawn.environment(os.environ, {}, profile, key=engine_key(secret, record.assignment.replica), mark="")
+    env.pop(process.MARK_VARIABLE)
+    return env
+
+
+def judge(record: Record, around: Around, exit: Exit, *, left: tuple[int, ...] = ()) -> tuple[Failure, bool]:
+    """What an unrequested end means, and whether it was but a port clash.
+
+    `left`: pids of what a wrapper that exited 0 left running.
+    """
+    text = logs.tail(records.log_file(around.state, record.assignment.replica))
+    if left:
+        pids = ", ".join(map(str, left))
+        verdict = Verdict(
+            kind=FailureKind.DETACHED,
+            reason=f"it exited and left its engine running elsewhere (pid {pids}): have it stay in the foreground",
+        )
+    else:
+        verdict = _classify(record, around, exit, text)
+    return failure(record, around, verdict.kind, verdict.reason, text), verdict.port_clash
+
+
+def _classify(record: Record, around: Around, exit: Exit, text: str) -> Verdict:
+    try:
+        return engine_of(record.assignment, around).classify(exit, text)
+    except Exception:  # noqa: BLE001 - the rule: no classifier, or one that raises, means a crash
+        return Verdict(kind=FailureKind.CRASH, reason=f"ended with {exit}")
+
+
+def lost(record: Record, around: Around) -> Failure:
+    """Why a replica is dead that ended while nobody watched."""
+    if record.identity is not None and not process.same_boot(record.identity):
+        text = logs.tail(records.log_file(around.state, record.assignment.replica))
+        return failure(record, around, FailureKind.CRASH, "the machine was restarted", text, quote=False)
+    found, _ = judge(record, around, Exit())
+    return replace(found, reason=f"it ended while llmgw was away: {found.reason}")
+
+
+def failure(
+    record: Record, around: Around, kind: FailureKind, reason: str, text: str, *, quote: bool = True
+) -> Failure:
+    """With the log's last words and where to read the rest."""
+    said = logs.last_line(text) if quote else ""
+    quoted = f": {said}" if said and said not in reason else ""
+    log = logs.kept_log(around.state, record.assignment.model, record.assignment.replica)
+    return Failure(kind=kind, reason=f"{reason}{quoted} (log: {log})", at=around.clock.now().wall)

@@ -1,0 +1,195 @@
+"""Which process is which. A pid alone proves nothing: it is reused; an identity is not.
+
+Linux reads /proc; elsewhere psutil answers, as well as it can.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+MARK_VARIABLE: Final = "LLMGW_REPLICA_MARK"
+"""Carries a replica's random mark in the environment of all its processes."""
+
+_PROC: Final = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """One process, for as long as the world stands. `ticks`: start time since boot, field 22 of /proc/PID/stat."""
+
+    boot: str
+    namespace: int  #: inode of the pid namespace
+    pid: int
+    ticks: int
+
+    def __str__(self) -> str:
+        return f"{self.boot}:{self.namespace}:{self.pid}:{self.ticks}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Identity | None":
+        """The reverse of str(); None for anything else."""
+        boot, *numbers = text.split(":")
+        if len(numbers) != 3 or not all(number.isdigit() for number in numbers):
+            return None
+        namespace, pid, ticks = map(int, numbers)
+        return cls(boot=boot, namespace=namespace, pid=pid, ticks=ticks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stat:
+    """A line of the process table."""
+
+    pid: int
+    state: str
+    parent: int
+    group: int
+    session: int
+    ticks: int
+
+    @property
+    def is_dead(self) -> bool:
+        """A zombie holds a number, and no memory."""
+        return self.state in "ZXx"
+
+
+def current(pid: int) -> Identity | None:
+    """Who has this pid now (a zombie too), or None."""
+    stat = read_stat(pid)
+    return None if stat is None else identity_of(stat)
+
+
+def identity_of(stat: Stat) -> Identity:
+    return Identity(boot=_boot(), namespace=_namespace(), pid=stat.pid, ticks=stat.ticks)
+
+
+def is_alive(identity: Identity) -> bool:
+    """Whether that very process runs now. False for a zombie, another boot, another pid namespace."""
+    stat = read_stat(identity.pid)
+    return stat is not None and not stat.is_dead and identity_of(stat) == identity
+
+
+def same_boot(identity: Identity) -> bool:
+    return identity.boot == _boot()
+
+
+def self_identity() -> str:
+    """This process, for the state directory's lock."""
+    return str(current(os.getpid()))
+
+
+def read_stat(pid: int) -> Stat | None:
+    """None when there is no such process."""
+    if not _has_proc():
+        return _psutil_stat(pid)
+    try:
+        return parse_stat((_PROC / str(pid) / "stat").read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def parse_stat(raw: bytes) -> Stat:
+    """Raises ValueError. The command's name (field 2) may hold spaces and parentheses: the last one ends it."""
+    head, _, rest = raw.rpartition(b")")
+    fields = rest.split()
+    if len(fields) < 20:
+        raise ValueError("a short stat line")
+    return Stat(
+        pid=int(head.split(b" ", 1)[0]),
+        state=fields[0].decode(),
+        parent=int(fields[1]),
+        group=int(fields[2]),
+        session=int(fields[3]),
+        ticks=int(fields[19]),
+    )
+
+
+def processes() -> Iterator[Stat]:
+    """Every process that can be seen, dead ones left out. Some milliseconds for some hundreds."""
+    pids = [int(name) for name in os.listdir(_PROC) if name.isdigit()] if _has_proc() else psutil.pids()
+    for pid in pids:
+        stat = read_stat(pid)
+        if stat is not None and not stat.is_dead:
+            yield stat
+
+
+def has_mark(pid: int, mark: str) -> bool:
+    """Whether a process of our own user carries the mark in its environment."""
+    wanted = f"{MARK_VARIABLE}={mark}"
+    if not _has_proc():
+        try:
+            return psutil.Process(pid).environ().get(MARK_VARIABLE) == mark
+        except (psutil.Error, OSError):
+            return False
+    directory = _PROC / str(pid)
+    try:
+        if directory.stat().st_uid != os.getuid():
+            return False
+        return wanted.encode() in (directory / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def send(identity: Identity, number: signal.Signals) -> None:
+    """Signal that very process; nobody else, should it be gone meanwhile."""
+    with suppress(ProcessLookupError, PermissionError):
+        if not hasattr(os, "pidfd_open") or not hasattr(signal, "pidfd_send_signal"):
+            if is_alive(identity):
+                os.kill(identity.pid, number)
+            return
+        fd = os.pidfd_open(identity.pid)
+        try:
+            if is_alive(identity):  # asked after the descriptor pinned the process
+                signal.pidfd_send_signal(fd, number)
+        finally:
+            os.close(fd)
+
+
+def reap(identity: Identity) -> int | None:
+    """The exit status as Popen gives it (-N for signal N), once; None: not our child, or not ended."""
+    if current(identity.pid) != identity:
+        return None  # the number may be another child's by now, whose status is not ours to take
+    try:
+        ended, status = os.waitpid(identity.pid, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return os.waitstatus_to_exitcode(status) if ended else None
+
+
+@cache
+def _has_proc() -> bool:
+    return sys.platform.startswith("linux")
+
+
+@cache
+def _boot() -> str:
+    if not _has_proc():
+        return str(int(psutil.boot_time()))
+    return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+@cache
+def _namespace() -> int:
+    return os.stat("/proc/self/ns/pid").st_ino if _has_proc() else 0
+
+
+def _psutil_stat(pid: int) -> Stat | None:
+    try:
+        found = psutil.Process(pid)
+        return Stat(
+            pid=pid,
+            state="Z" if found.status() == psutil.STATUS_ZOMBIE else "S",
+            parent=found.ppid(),
+            group=os.getpgid(pid),
+            session=os.getsid(pid),
+            ticks=int(found.create_time() * 100),
+        )
+    except (psutil.Error, OSError):
+        return None

@@ -1,0 +1,347 @@
+"""One replica: feeds its lifecycle what happens, and does what follows from it, one thing at a time."""
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from llmgw.agent import launch
+from llmgw.agent import lifecycle as life
+from llmgw.agent.around import Around
+from llmgw.agent.ending import Target
+from llmgw.agent.held import Held
+from llmgw.agent.lifecycle import Do, Lifecycle, Tell
+from llmgw.agent.records import Record
+from llmgw.engine.api import Readiness
+from llmgw.errors import LlmgwError, TerminalError
+from llmgw.facts import EngineLoad, Exit, Failure, FailureKind, Phase, Progress, ReplicaFact
+from llmgw.plan import Assignment, Want
+from llmgw.tasks import Tasks
+from llmgw.units import Bytes, Mono, format_seconds
+
+log = structlog.get_logger("llmgw.agent")
+
+_FIRST_PROBE: Final = 0.1  #: seconds between probes, growing to
+_SLOWEST_PROBE: Final = 1.0
+_LOAD_USED: Final = 1.0  #: seconds between load readings while used
+_LOAD_IDLE: Final = 10.0
+_RECONSIDERED: Final = 3.0
+"""Seconds that the controller has to decide afresh on an eviction that was given up. Where it decides on the same, the
+assignment does not change: that its endpoint is still withdrawn tells."""
+
+
+class Replica:
+    """Lives as long as `run` does; cancelling that leaves the process running.
+
+    `assigned`: whether an assignment names it now. `done`: no process is left, nothing more will happen.
+    """
+
+    def __init__(self, assignment: Assignment, around: Around) -> None:
+        self.id = assignment.replica
+        self.assignment = assignment
+        self.assigned = False
+        self.done = asyncio.Event()
+        self.resident: Bytes | None = None
+        self._around = around
+        self._held = Held(assignment, around)
+        self._life = Lifecycle(around.clock.now())
+        self._inbox: asyncio.Queue[tuple[asyncio.Task[Any] | None, life.Event]] = asyncio.Queue()
+        self._tasks = Tasks()
+        self._doing: asyncio.Task[Any] | None = None
+        self._working: set[asyncio.Task[Any]] = set()
+        self._born = False
+        self._weights: Path | None = None
+        self._ready_by: Mono | None = None
+        self._want = Want.RUN
+        self._drain_timeout = assignment.drain_timeout
+        self._asked: int | None = None  #: the store revision of the stop; None: not asked through the store
+        self._hasty = False
+        self._progress: Progress | None = None
+        self._load: EngineLoad | None = None
+        self._used = asyncio.Event()
+
+    # -- what it is told
+
+    def assign(self, assignment: Assignment, revision: int) -> None:
+        """The assignment as it stands at that store revision."""
+        self.assigned = True
+        self._drain_timeout = assignment.drain_timeout
+        self._want = assignment.want
+        if assignment.want is Want.STOP:
+            self._asked = revision
+            self._post(life.StopWanted(assignment.eviction))
+        elif self._born:
+            self._post(life.RunWanted())
+        else:
+            self._post(life.Assigned(needs_weights=assignment.profile.weights is not None))
+        self._born = True
+
+    def adopt(self, record: Record) -> None:
+        """Its process runs already. From the event loop."""
+        self._born = True
+        self._held.take_over(record)
+        self._held.observe(self._ended)
+        self._post(life.Adopted())
+
+    def lose(self, record: Record, failure: Failure) -> None:
+        """It ended while nobody watched."""
+        self._born = True
+        self._held.take_over(record)
+        self._post(life.Lost(failure))
+
+    def stop(self) -> None:
+        """Because llmgw itself ends."""
+        self._asked = None
+        self._post(life.StopWanted())
+
+    def hasten(self) -> None:
+        """Wait for nothing: no drain, no grace."""
+        self._hasty = True
+        self._held.hasten()
+        self._post(life.Hastened())
+
+    def used(self) -> None:
+        """A gateway has requests here: its load is worth reading now."""
+        self._used.set()
+
+    # -- what it tells
+
+    @property
+    def phase(self) -> Phase:
+        return self._life.phase
+
+    @property
+    def target(self) -> Target | None:
+        """What proves a process this replica's; None while there can be none."""
+        return None if self._life.finished else self._held.target
+
+    @property
+    def alive(self) -> bool:
+        """Whether its engine's process runs now."""
+        return self._held.alive
+
+    def fact(self) -> ReplicaFact:
+        phase, record, assignment = self._life.phase, self._held.record, self.assignment
+        running = record if record is not None and phase.occupies_memory else None
+        return ReplicaFact(
+            id=self.id,
+            model=assignment.model,
+            profile=assignment.profile.name,
+            engine=assignment.profile.engine,
+            node=self._around.node,
+            spec=assignment.spec,
+            revision=assignment.revision,
+            phase=phase,
+            since=self._life.since,
+            level=assignment.level,
+            pid=running.identity.pid if running and running.identity else None,
+            url=running.url if running else None,
+            footprint=assignment.footprint,
+            resident=self.resident if running else None,
+            load=self._load if phase in (Phase.READY, Phase.DRAINING) else None,
+            failure=self._life.failure if phase is Phase.FAILED else None,
+            progress=self._progress if phase is Phase.FETCHING else None,
+            adopted=self._life.adopted,
+            kept_serving=self._life.kept_serving,
+        )
+
+    # -- its life
+
+    async def run(self) -> None:
+        """Until it is stopped or failed and nothing is left of it. Cancelled: its process stays as it is."""
+        try:
+            while not self._life.finished:
+                source, event = await self._inbox.get()
+                if source is None or source is self._doing:  # else: news from what it no longer does
+                    self._step(event)
+            if self._doing is not None:
+                await asyncio.wait([self._doing])
+        finally:
+            self._held.let_go()
+            await self._tasks.close()
+        self.done.set()
+
+    async def forget(self) -> None:
+        """Remove what is left of a replica that is done."""
+        await self._held.forget()
+
+    def _step(self, event: life.Event) -> None:
+        try:
+            effects = self._life.step(event, self._around.clock.now())
+        except life.IllegalTransition:  # our own fault; whatever the replica is doing goes on
+            log.exception("illegal_transition", replica=self.id)
+            return
+        for effect in effects:
+            self._perform(effect)
+        self._around.changed()
+
+    def _post(self, event: life.Event, source: asyncio.Task[Any] | None = None) -> None:
+        self._inbox.put_nowait((source, event))
+
+    def _tell(self, reason: str, message: str) -> None:
+        said = f"{self.assignment.model}: {message}" if message else str(self.assignment.model)
+        self._around.tell(self.id, reason, said)
+
+    def _perform(self, effect: life.Effect) -> None:
+        if isinstance(effect, Tell):
+            self._tell(effect.reason, effect.message)
+            return
+        if self._doing is not None:
+            self._doing.cancel()
+        before = tuple(self._working)
+        task = self._tasks.start(self._do(effect, before), f"replica {self.id}: {effect.name.lower()}")
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+        self._doing = task
+
+    async def _do(self, what: Do, before: tuple[asyncio.Task[Any], ...]) -> None:
+        if before:  # cancelled already, but a fetch, say, has a child to end
+            await asyncio.wait(before)
+        handler = {
+            Do.FETCH: self._fetch,
+            Do.LAUNCH: self._launch,
+            Do.PROBE: self._probe,
+            Do.SERVE: self._serve,
+            Do.DRAIN: self._drain,
+            Do.END: self._end,
+            Do.FINISH: self._finish,
+        }[what]
+        try:
+            event = await handler()
+        except Exception as error:
+            log.exception("replica_step_failed", replica=self.id, step=what.name)
+            if what is Do.END:
+                await self._around.clock.sleep(1.0)
+            event = life.Broke(self._held.failure(FailureKind.TERMINAL, f"{what.name.lower()}: {error!r}"))
+        if event is not None:
+            self._post(event, asyncio.current_task())
+
+    # -- what it does, each ending in an event
+
+    async def _fetch(self) -> life.Event | None:
+        wanted = self.assignment.profile.weights
+        assert wanted is not None, "a replica without weights fetches none"
+        cache = self._around.cache
+        try:
+            found = cache.locate(wanted)
+            if found is None:
+                self._tell("fetching", wanted.source)
+                found = await cache.fetch(wanted, reserve=self.assignment.disk_reserve, progress=self._progressed)
+        except TerminalError as error:
+            return life.FetchFailed(self._held.failure(FailureKind.TERMINAL, str(error)))
+        except (LlmgwError, OSError) as error:
+            return life.FetchFailed(self._held.failure(FailureKind.FETCH, str(error)))
+        self._weights = found
+        return life.WeightsReady()
+
+    def _progressed(self, progress: Progress) -> None:
+        self._progress = progress
+        self._around.changed()
+
+    async def _launch(self) -> life.Event | None:
+        try:
+            record = await self._held.start(self._weights)
+        except TerminalError as error:
+            return life.LaunchFailed(self._held.failure(FailureKind.TERMINAL, str(error)))
+        except (LlmgwError, OSError) as error:
+            return life.LaunchFailed(self._held.failure(FailureKind.CRASH, f"cannot be started now: {error}"))
+        # Posted before the process can be heard to have ended, so that the two arrive in this order.
+        self._post(life.Launched(), asyncio.current_task())
+        self._held.observe(self._ended)
+        self._tell("launched", f"pid {record.identity.pid if record.identity else '?'}, port {record.port}")
+        return None
+
+    async def _probe(self) -> life.Event | None:
+        clock, profile, held = self._around.clock, self.assignment.profile, self._held
+        if self._ready_by is None:  # one deadline for all ports tried
+            self._ready_by = Mono(clock.now().mono + self.assignment.start_timeout)
+        try:
+            engine = launch.engine_of(self.assignment, self._around)
+        except TerminalError as error:  # adopted, and its plugin is gone
+            return life.ProbesFailed(held.failure(FailureKind.TERMINAL, str(error)))
+        asker, wait, said = held.asker(), _FIRST_PROBE, "no answer"
+        left = list(engine.probes(profile))
+        while left:
+            time_left = self._ready_by - clock.now().mono
+            if time_left <= 0:
+                text = f"not ready within {format_seconds(self.assignment.start_timeout)} ({said})"
+                return life.ProbesFailed(held.failure(FailureKind.HANG, text, quote=True))
+            readiness, said = await asker.probe(engine, left[0], at_most=time_left)
+            match readiness:
+                case Readiness.READY:
+                    del left[0]
+                case Readiness.BROKEN:
+                    text = f"it will never be ready ({said})"
+                    return life.ProbesFailed(held.failure(FailureKind.TERMINAL, text, quote=True))
+                case Readiness.LOADING:
+                    await clock.sleep(min(wait, time_left))
+                    wait = min(_SLOWEST_PROBE, wait * 1.5)
+        # Another program on its port may have answered in its place: its own exit then tells.
+        return life.ProbesPassed() if held.alive else None
+
+    async def _serve(self) -> life.Event | None:
+        clock, began = self._around.clock, self._around.clock.now().mono
+        while True:
+            self._used.clear()
+            load = await self._read_load()
+            if load != self._load:
+                self._load = load
+                self._around.changed()
+            if self._is_evicted_again() and clock.now().mono - began >= _RECONSIDERED:
+                return life.StopWanted(eviction=True)
+            used = (load is not None and load.running > 0) or self._around.traffic.outstanding(self.id) > 0
+            if used or self._is_evicted_again():
+                await clock.sleep(_LOAD_USED)
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOAD_IDLE):
+                    await self._used.wait()
+
+    def _is_evicted_again(self) -> bool:
+        wants_stop = self._life.kept_serving and self._want is Want.STOP
+        return wants_stop and not self._around.traffic.is_published(self.id)
+
+    async def _read_load(self) -> EngineLoad | None:
+        engine = self._around.engines.by_name.get(self.assignment.profile.engine)
+        return None if engine is None else await self._held.asker().load(engine, self.assignment.profile)
+
+    async def _drain(self) -> life.Event | None:
+        clock, traffic = self._around.clock, self._around.traffic
+        if self._hasty:
+            return life.Hastened()
+        deadline, wait = clock.now().mono + self._drain_timeout, 0.02
+        while True:
+            asked = self._asked
+            quiet = traffic.outstanding(self.id) == 0 if asked is None else traffic.drained(self.id, asked)
+            if quiet and await self._is_idle():
+                return life.Drained()
+            if clock.now().mono >= deadline:
+                return life.DrainTimedOut()
+            await clock.sleep(wait)
+            wait = min(0.25, wait * 1.5)
+
+    async def _is_idle(self) -> bool:
+        self._load = await self._read_load()
+        return self._load is None or self._load.running + self._load.waiting == 0
+
+    async def _end(self) -> life.Event | None:
+        await self._held.end()
+        return life.Gone()
+
+    async def _finish(self) -> life.Event | None:
+        await self._held.put_away(self._life.failure)
+        return None
+
+    def _ended(self, exit: Exit) -> None:
+        if self._life.phase is not Phase.STOPPING:  # there, nobody asks why
+            self._tasks.start(self._judge(exit), f"replica {self.id}: judge")
+
+    async def _judge(self, exit: Exit) -> None:
+        try:
+            failure, clash = await self._held.judge(exit)
+        except Exception as error:
+            log.exception("exit_not_judged", replica=self.id)
+            failure, clash = self._held.failure(FailureKind.CRASH, f"ended with {exit}; {error!r}"), False
+        self._post(life.Exited(failure, port_clash=clash))

@@ -1,0 +1,101 @@
+"""The node's report: written when something changed, and as a heartbeat."""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from llmgw.agent import inventory
+from llmgw.agent.around import Around
+from llmgw.agent.inventory import Sample
+from llmgw.agent.replica import Replica
+from llmgw.catalog.spec import ModelSpec, WeightsSpec
+from llmgw.facts import EngineFact, NodeReport
+from llmgw.ids import ReplicaId
+from llmgw.store import codec, keys
+from llmgw.store.api import Store
+from llmgw.store.values import Applied
+
+HEARTBEAT: Final = 5.0  #: seconds between samples of memory and disk, each reported
+_GAP: Final = 0.05  #: seconds between two reports at least: a burst of changes is one
+
+
+class Wanted:
+    """The weights that the catalog in force wants, as the store tells it."""
+
+    def __init__(self) -> None:
+        self._applied: str | None = None
+        self._models: dict[str, tuple[WeightsSpec, ...]] = {}
+
+    def changed(self, key: str, value: bytes | None) -> None:
+        """One key under `catalog/`."""
+        if key == keys.APPLIED:
+            self._applied = None if value is None else codec.decode(value, Applied, where=key).digest
+        elif key.startswith(keys.MODELS):
+            self._models.pop(key, None)
+            if value is not None:
+                model = codec.decode(value, ModelSpec, where=key)
+                self._models[key] = tuple(p.weights for p in model.profiles if p.weights is not None)
+
+    def specs(self) -> tuple[WeightsSpec, ...]:
+        prefix = f"{keys.MODELS}{self._applied}/"
+        return tuple(spec for key, specs in self._models.items() if key.startswith(prefix) for spec in specs)
+
+
+class Reporter:
+    """Builds and writes `nodes/<node>/report`."""
+
+    def __init__(self, store: Store, replicas: Mapping[ReplicaId, Replica], wanted: Wanted) -> None:
+        self._store = store
+        self._replicas = replicas
+        self._wanted = wanted
+        self._changed = asyncio.Event()
+
+    def changed(self) -> None:
+        """Have a report written soon."""
+        self._changed.set()
+
+    async def run(self, around: Around, engines: tuple[EngineFact, ...]) -> None:
+        """Until cancelled."""
+        clock = around.clock
+        sample, due = await self._sample(around), clock.now().mono + HEARTBEAT
+        while True:
+            self._changed.clear()
+            await self._write(around, engines, sample)
+            await clock.sleep(_GAP)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, due - clock.now().mono)):  # wait_for may swallow a cancellation
+                    await self._changed.wait()
+            if clock.now().mono >= due:
+                sample, due = await self._sample(around), clock.now().mono + HEARTBEAT
+
+    async def _sample(self, around: Around) -> Sample:
+        targets = {id: target for id, replica in self._replicas.items() if (target := replica.target) is not None}
+        sample = await asyncio.to_thread(inventory.sample, around.cache.root, targets)
+        for id, resident in sample.resident.items():
+            if (replica := self._replicas.get(id)) is not None:
+                replica.resident = resident.total
+        await asyncio.to_thread(
+            around.cache.mark_wanted, (*self._wanted.specs(), *self._in_use()), around.clock.now().wall
+        )
+        return sample
+
+    def _in_use(self) -> tuple[WeightsSpec, ...]:
+        held = (replica.assignment.profile.weights for replica in self._replicas.values() if not replica.done.is_set())
+        return tuple(spec for spec in held if spec is not None)
+
+    async def _write(self, around: Around, engines: tuple[EngineFact, ...], sample: Sample) -> None:
+        in_use = self._in_use()
+        weights = await asyncio.to_thread(around.cache.facts, (*self._wanted.specs(), *in_use))
+        used = {spec.source for spec in in_use}
+        report = NodeReport(
+            node=around.node,
+            at=around.clock.now().wall,
+            memory=sample.memory,
+            disk=sample.disk,
+            engines=engines,
+            replicas=tuple(replica.fact() for _, replica in sorted(self._replicas.items())),
+            weights=tuple(replace(fact, in_use=fact.in_use or fact.source in used) for fact in weights),
+        )
+        await self._store.put(keys.report(around.node), codec.encode(report))

