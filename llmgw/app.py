@@ -133,6 +133,7 @@ class _Up:
                 tasks.start(admin.serve(), "admin", essential=True)
                 address = AdminAddress(url=_url(*admin.address), token=token, gateway=url)
                 write_atomic(state.admin, encode(address), mode=0o600)
+                tasks.start(gateway.wait(), "gateway", essential=True)
                 tasks.start(agent.run(), "agent", essential=True)
                 tasks.start(sync.run(), "sync", essential=True)
                 tasks.start(controller.run(), "controller", essential=True)

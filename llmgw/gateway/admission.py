@@ -1,0 +1,35 @@
+"""How many requests may wait for a model that is not up yet. Pure counting: the relay holds the requests."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from llmgw.ids import ModelName
+from llmgw.units import MIB, Bytes
+
+
+@dataclass(slots=True)
+class Admission:
+    """Bounds what is held: `max_waiting` requests for one model, `max_bytes` of bodies over all models."""
+
+    max_waiting: int = 1000
+    max_bytes: Bytes = Bytes(256 * MIB)
+    _waiting: Counter[ModelName] = field(default_factory=Counter)
+    _bytes: int = 0
+
+    def enter(self, model: ModelName, size: int) -> bool:
+        """Take a place for a request with a body of `size` bytes; False: the queue is full."""
+        if self._waiting[model] >= self.max_waiting or self._bytes + size > self.max_bytes:
+            return False
+        self._waiting[model] += 1
+        self._bytes += size
+        return True
+
+    def leave(self, model: ModelName, size: int) -> None:
+        """Give the place back: once for each `enter` that returned True."""
+        self._waiting[model] -= 1
+        self._bytes -= size
+        if not self._waiting[model]:
+            del self._waiting[model]
+
+    def waiting(self, model: ModelName) -> int:
+        return self._waiting.get(model, 0)

@@ -1,0 +1,284 @@
+"""A client's connection: requests one after the other, each answered before the next is begun."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol, cast
+
+from llmgw.gateway import http1
+from llmgw.gateway.http1 import Part, Request, RequestParser
+from llmgw.gateway.openai import ApiError, Code, error_body
+from llmgw.gateway.relay import Exchange
+from llmgw.units import KIB, Seconds
+
+_RESET: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER with no time: closing resets the connection."""
+NEVER: Final = float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How patient the gateway is with clients, in seconds, and how much it reads ahead."""
+
+    head: Seconds = Seconds(30)  #: from the first byte of a request to the end of its head
+    body: Seconds = Seconds(60)  #: without a further byte of a body
+    idle: Seconds = Seconds(75)  #: between requests
+    stalled: Seconds = Seconds(300)  #: without taking a byte of its answer
+    linger: Seconds = Seconds(5)  #: reading on after a refusal, so that the client gets to read it
+    sweep: Seconds = Seconds(1)  #: between two looks at all of these
+    backlog: int = 256 * KIB  #: bytes read ahead while a request is being answered
+
+
+class Service(Protocol):
+    """What answers requests."""
+
+    def handle(self, client: "ClientConnection", request: Request) -> Exchange | None:
+        """Answer through `client`, now (None) or as the exchange goes."""
+        ...
+
+    def opened(self, client: "ClientConnection") -> None: ...
+
+    def closed(self, client: "ClientConnection") -> None: ...
+
+
+class ClientConnection(asyncio.Protocol):
+    """HTTP/1.1 with keep-alive and pipelining. A client that ends its side is gone: nobody waits for the answer."""
+
+    __slots__ = (
+        "_advancing", "_awaited", "_backlog", "_backlog_size", "_busy", "_exchange", "_limits", "_lingering",
+        "_loop", "_parser", "_patience", "_reading_paused", "_service", "_transport", "_writing_paused", "closing",
+        "deadline",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        service: Service,
+        loop: asyncio.AbstractEventLoop,
+        limits: Limits,
+        max_body: Callable[[], int],
+    ) -> None:
+        self._service = service
+        self._loop = loop
+        self._limits = limits
+        self._parser = RequestParser(max_body)
+        self._transport: asyncio.Transport | None = None
+        self._exchange: Exchange | None = None
+        self._patience = {Part.START: limits.idle, Part.HEAD: limits.head, Part.BODY: limits.body}
+        self._awaited: Part | None = None
+        self._busy = False  #: a request is being answered
+        self._advancing = False
+        self._backlog: list[bytes] = []
+        self._backlog_size = 0
+        self._reading_paused = self._writing_paused = False
+        self._lingering = False
+        self.closing = False  #: close after the answer under way
+        self.deadline = NEVER  #: loop time at which patience ends
+
+    @property
+    def busy(self) -> bool:
+        return self._busy
+
+    # the transport's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._service.opened(self)
+        self.deadline = self._loop.time() + self._limits.head
+
+    def data_received(self, data: bytes) -> None:
+        if self._lingering:
+            return
+        if not self._busy:
+            self._parser.feed(data)
+            if self._parser.pending:
+                self._advance()
+            else:
+                self._wait()
+            return
+        self._backlog.append(data)
+        self._backlog_size += len(data)
+        if self._backlog_size > self._limits.backlog and not self._reading_paused and self._transport is not None:
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def eof_received(self) -> None:
+        self._cancel()  # and the transport closes itself, after what was written
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel()
+        self._transport = None
+        self._service.closed(self)
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+        self.deadline = self._loop.time() + self._limits.stalled
+        if self._exchange is not None:
+            self._exchange.pause()
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        self.deadline = NEVER if self._busy else self._loop.time() + self._limits.idle
+        if self._exchange is not None:
+            self._exchange.resume()
+
+    def _cancel(self) -> None:
+        if self._exchange is not None:
+            exchange, self._exchange = self._exchange, None
+            exchange.cancel()
+
+    # one request after the other
+
+    def _advance(self) -> None:
+        """Go on with whatever has come, until an answer has to be waited for. Not recursive: answers may be at once."""
+        if self._advancing:
+            return
+        self._advancing = True
+        try:
+            while not self._busy and self._transport is not None and not self._transport.is_closing():
+                if not self._next():
+                    break
+        finally:
+            self._advancing = False
+
+    def _next(self) -> bool:
+        """Take one step between two answers. False: there is nothing to do but wait."""
+        parser = self._parser
+        if parser.ready and not self._lingering:
+            self._busy = True
+            self._awaited = None
+            self.deadline = NEVER
+            exchange = self._service.handle(self, parser.ready.popleft())
+            if self._busy:
+                self._exchange = exchange
+                if exchange is not None and self._writing_paused:
+                    exchange.pause()
+        elif self._backlog and not self._lingering:
+            data = b"".join(self._backlog)
+            self._backlog, self._backlog_size = [], 0
+            self._resume_reading()
+            parser.feed(data)
+        elif parser.refusal is not None and not self._lingering:
+            self._refuse_and_linger(parser.refusal)
+        elif self.closing and parser.part is Part.START and not self._lingering:
+            self._close()
+        else:
+            self._wait()
+            return False
+        return True
+
+    def _wait(self) -> None:
+        if self._lingering:
+            return
+        parser = self._parser
+        if parser.expects_continue:
+            parser.expects_continue = False
+            self.write(http1.CONTINUE)
+        part = parser.part
+        if part is Part.HEAD and self._awaited is Part.HEAD:
+            return  # a head's time runs from its first byte, not from its latest
+        self._awaited = part
+        if not self._writing_paused:
+            self.deadline = self._loop.time() + self._patience[part]
+
+    def _resume_reading(self) -> None:
+        if self._reading_paused and self._transport is not None:
+            self._reading_paused = False
+            self._transport.resume_reading()
+
+    # the answer
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def finish(self, *, keep_alive: bool) -> None:
+        self._exchange = None
+        self._busy = False
+        if not keep_alive or (self.closing and not self._parser.ready):
+            self._close()
+        elif self._backlog or self._parser.pending:
+            self._advance()
+        elif not self._advancing:
+            self._wait()
+
+    def abort(self) -> None:
+        """Reset the connection: a body that ends where the connection does cannot be told from a whole one."""
+        self._exchange = None
+        if self._transport is None:
+            return
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self._transport.abort()
+
+    def respond(self, request: Request, status: int, body: bytes = b"", extra: bytes = b"") -> None:
+        """A whole answer of ours, in JSON. `extra`: further header lines."""
+        keep = request.keep_alive and not self.closing
+        if keep and not request.http11:
+            extra += b"Connection: keep-alive\r\n"
+        self.write(
+            http1.answer(status, body, echo=request.echo, extra=extra, keep_alive=keep, head_only=request.head_only)
+        )
+        self.finish(keep_alive=keep)
+
+    def refuse(self, request: Request, error: ApiError) -> None:
+        self.respond(request, error.status, error_body(error, request.path), _error_headers(error))
+
+    def _refuse_and_linger(self, error: ApiError) -> None:
+        """Answer what is no request, or too large a one. Closing while data is unread would reset the connection and
+        take the answer with it, so read on for a while."""
+        echo = b"X-Request-Id: %b\r\n" % http1.new_request_id()
+        extra = _error_headers(error)
+        self.write(
+            http1.answer(error.status, error_body(error), echo=echo, extra=extra, keep_alive=False, head_only=False)
+        )
+        self._lingering = True
+        self._backlog.clear()
+        self.deadline = self._loop.time() + self._limits.linger
+        if self._transport is not None and self._transport.can_write_eof():
+            self._transport.write_eof()
+
+    def _close(self) -> None:
+        if self._transport is not None:
+            self.deadline = self._loop.time() + self._limits.linger
+            self._transport.close()
+
+    # the server's side
+
+    def expire(self) -> None:
+        """The deadline is over."""
+        transport, self.deadline = self._transport, NEVER
+        if transport is None:
+            return
+        if (
+            self._busy
+            or self._lingering
+            or transport.is_closing()
+            or self._writing_paused
+            or self._parser.part is Part.START
+        ):
+            self._cancel()
+            transport.abort()
+            return
+        message = "the request did not arrive in time"
+        self._refuse_and_linger(ApiError(status=408, code=Code.REQUEST_TIMEOUT, message=message))
+
+    def shut(self) -> None:
+        """Close as soon as nothing is being answered."""
+        self.closing = True
+        if not self._busy and not self._lingering:
+            self._close()
+
+    def kill(self) -> None:
+        """Close now."""
+        self._cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _error_headers(error: ApiError) -> bytes:
+    allow = b"Allow: %b\r\n" % error.allow.encode() if error.allow else b""
+    retry = b"Retry-After: %d\r\n" % error.retry_after if error.retry_after is not None else b""
+    return allow + retry

@@ -1,0 +1,331 @@
+"""HTTP/1.1 as the gateway speaks it to clients: bytes in, `Request`s out, and the heads of answers. Does no I/O.
+
+llhttp (through httptools) is the parser, in its strict mode. What it leaves to its user is done here: limits, Host,
+Transfer-Encoding other than chunked, 100-continue, offers to upgrade, header fields that must not travel further.
+"""
+
+import itertools
+import re
+import secrets
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from http import HTTPStatus
+from typing import Any, Final
+
+import httptools
+
+from llmgw.gateway.openai import ApiError, Code
+from llmgw.units import format_bytes
+
+MAX_HEAD: Final = 64 * 1024
+"""Bytes of a request's line and header fields together, and of its trailers."""
+
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK: Final = b"0\r\n\r\n"
+
+HOP_BY_HOP: Final = frozenset((
+    b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
+    b"transfer-encoding", b"upgrade", b"http2-settings",
+))  # fmt: skip
+"""RFC 9110 section 7.6.1: about one connection, so never forwarded. Whatever `Connection` names joins them."""
+
+_NOT_FORWARDED: Final = HOP_BY_HOP | {
+    b"host", b"content-length", b"expect", b"x-request-id",  # written anew, or settled here
+    b"authorization", b"x-api-key",  # the client's credentials are for us, the engine has its own key
+    b"accept-encoding",  # a compressed stream could not be ended with an error event
+}  # fmt: skip
+_EXAMINED: Final = _NOT_FORWARDED | {b"content-type", b"content-encoding", b"origin"}
+
+_SANE_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}").fullmatch
+_LOCAL_ORIGIN: Final = re.compile(rb"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?").fullmatch
+_ID_PREFIX: Final = b"req-" + secrets.token_hex(6).encode()
+_ids: Final = itertools.count(1)
+
+
+def new_request_id() -> bytes:
+    """Unique across processes by its random part, within one by counting: cheaper than a fresh uuid for each."""
+    return b"%b-%x" % (_ID_PREFIX, next(_ids))
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One complete request. `forward`: the header block that travels on, with no framing and no credentials."""
+
+    method: str
+    target: bytes  #: as sent, in origin form: path and query
+    path: str
+    body: bytes
+    http11: bool
+    keep_alive: bool
+    content_type: bytes  #: as sent
+    content_encoding: bytes
+    forward: bytes
+    echo: bytes  #: header block that every answer to it carries
+
+    @property
+    def head_only(self) -> bool:
+        return self.method == "HEAD"
+
+
+class Part(Enum):
+    """Of which part of a message the parser expects more."""
+
+    START = auto()
+    HEAD = auto()
+    BODY = auto()
+
+
+class _Refused(Exception):
+    """Ends parsing from inside a callback; the answer is in `RequestParser.refusal`."""
+
+
+class RequestParser:
+    """Feed it what a client sent; take complete requests from `ready`.
+
+    Once `refusal` is set, the connection is good for nothing but that answer, after those to `ready`. Once `last` is,
+    the client wants no further answer. Neither raises.
+    """
+
+    __slots__ = (
+        "_body", "_fed_head", "_headers", "_max_body", "_parser", "_request", "_size", "_upgrading", "_url",
+        "expects_continue", "last", "part", "ready", "refusal",
+    )  # fmt: skip
+
+    def __init__(self, max_body: Callable[[], int]) -> None:
+        self._max_body = max_body
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self.part = Part.START
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._fed_head = 0
+        self._request: Request | None = None
+        self._body: list[bytes] = []
+        self._size = 0
+        self._upgrading = False
+        self.ready: deque[Request] = deque()
+        self.refusal: ApiError | None = None
+        self.last = False
+        self.expects_continue = False
+
+    @property
+    def pending(self) -> bool:
+        """There is something to be done before more is read."""
+        return bool(self.ready) or self.refusal is not None
+
+    def feed(self, data: bytes) -> None:
+        if self.refusal is not None or self.last:
+            return
+        began_before = self.part is Part.HEAD
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._decline_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            if self.refusal is None and not self.last:
+                self.refusal = _bad_request(f"not an HTTP request: {error}")
+        if self.part is Part.HEAD and began_before:
+            self._fed_head += len(data)
+            if self._fed_head > MAX_HEAD:
+                self._refuse_head()
+
+    # llhttp's callbacks, in the order in which they come
+
+    def on_message_begin(self) -> None:
+        self.part = Part.HEAD
+        self._url = b""
+        self._headers = []
+        self._fed_head = 0
+        self._body = []
+        self._size = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.part is Part.HEAD:
+            self._headers.append((name, value))
+        else:  # trailers are dropped, but not for ever
+            self._fed_head += len(name) + len(value)
+            if self._fed_head > MAX_HEAD:
+                self._refuse(_headers_too_large())
+
+    def on_headers_complete(self) -> None:
+        parser = self._parser
+        if parser.should_upgrade():
+            self._upgrading = True
+            return
+        self.part = Part.BODY
+        self._fed_head = 0
+        version = parser.get_http_version()
+        if version not in ("1.1", "1.0"):
+            message = f"HTTP/{version} is not spoken here: use HTTP/1.1"
+            self._refuse(ApiError(status=505, code=Code.VERSION_NOT_SUPPORTED, message=message))
+        self._request = self._read_head(parser.get_method().decode(), version == "1.1")
+
+    def on_body(self, data: bytes) -> None:
+        self.expects_continue = False  # it did not wait for our word
+        self._size += len(data)
+        if self._size > self._max_body():
+            self._refuse(_too_large(self._max_body()))
+        self._body.append(data)
+
+    def on_message_complete(self) -> None:
+        request = self._request
+        if self._upgrading or request is None:
+            return
+        self._request = None
+        self.part = Part.START
+        self.expects_continue = False
+        body = self._body
+        request.body = body[0] if len(body) == 1 else b"".join(body)
+        self._body = []
+        request.keep_alive = self._parser.should_keep_alive()
+        self.last = not request.keep_alive
+        self.ready.append(request)
+
+    # what llhttp leaves to us
+
+    def _read_head(self, method: str, http11: bool) -> Request:
+        forward: list[bytes] = []
+        found: dict[bytes, bytes] = {}
+        size = len(self._url)
+        for name, value in self._headers:
+            size += len(name) + len(value)
+            low = name.lower()
+            if low in _EXAMINED:
+                if low == b"host" and low in found:
+                    self._refuse(_bad_request("more than one Host header"))
+                found[low] = value if low not in found else found[low] + b", " + value
+            if low not in _NOT_FORWARDED:
+                forward += (name, b": ", value, b"\r\n")
+        if size > MAX_HEAD:
+            self._refuse_head()
+        self._check_framing(found, http11)
+        if b"connection" in found:
+            forward = _without_named(forward, found[b"connection"])
+        self.expects_continue = b"expect" in found and http11 and found[b"expect"].lower() == b"100-continue"
+        request_id = found.get(b"x-request-id", b"")
+        if not _SANE_ID(request_id):
+            request_id = new_request_id()
+        tag = b"X-Request-Id: %b\r\n" % request_id
+        origin = found.get(b"origin")
+        target = _origin_form(self._url)
+        return Request(
+            method=method,
+            target=target,
+            path=target.partition(b"?")[0].decode("latin-1"),
+            body=b"",
+            http11=http11,
+            keep_alive=False,
+            content_type=found.get(b"content-type", b""),
+            content_encoding=found.get(b"content-encoding", b""),
+            forward=b"".join((*forward, tag)),
+            echo=tag if origin is None else tag + _cross_origin(origin),
+        )
+
+    def _check_framing(self, found: dict[bytes, bytes], http11: bool) -> None:
+        if http11 and b"host" not in found:
+            self._refuse(_bad_request("no Host header"))
+        coding = found.get(b"transfer-encoding")
+        if coding is not None and (coding.lower() != b"chunked" or not http11):
+            self._refuse(_bad_request("the only Transfer-Encoding understood is 'chunked', in HTTP/1.1"))
+        # llhttp has checked that it is a number, and alone.
+        length = found.get(b"content-length")
+        if length is not None and int(length) > self._max_body():
+            self._refuse(_too_large(self._max_body()))
+
+    def _decline_upgrade(self, rest: bytes) -> None:
+        """Take a request that offers to switch protocols (h2c, as Java's client does by default) for a plain one.
+
+        llhttp ends such a message at its head, so that its body would be lost: it is parsed anew without the offer.
+        """
+        self._upgrading = False
+        parser, head = self._parser, [b"%b %b HTTP/1.1\r\n" % (self._parser.get_method(), self._url)]
+        if parser.get_method() == b"CONNECT":
+            self.refusal = ApiError(
+                status=405, code=Code.METHOD_NOT_ALLOWED, message="CONNECT: this is no proxy", allow="GET, POST"
+            )
+            return
+        for name, value in self._headers:
+            low = name.lower()
+            if low == b"connection":
+                value = b"close" if b"close" in value.lower() else b"keep-alive"
+            if low != b"upgrade":
+                head.append(b"%b: %b\r\n" % (name, value))
+        self._parser = httptools.HttpRequestParser(self)
+        self.part = Part.START
+        self.feed(b"".join((*head, b"\r\n", rest)))
+
+    def _refuse(self, error: ApiError) -> None:
+        self.refusal = error
+        raise _Refused
+
+    def _refuse_head(self) -> None:
+        self.refusal = _headers_too_large()
+        if self.part is Part.BODY:
+            raise _Refused
+
+
+def _bad_request(message: str) -> ApiError:
+    return ApiError(status=400, code=Code.BAD_REQUEST, message=message)
+
+
+def _too_large(limit: int) -> ApiError:
+    message = f"the body is larger than {format_bytes(limit)}, the catalog's gateway.max_body"
+    return ApiError(status=413, code=Code.BODY_TOO_LARGE, message=message)
+
+
+def _headers_too_large() -> ApiError:
+    message = f"the header fields are larger than {format_bytes(MAX_HEAD)}"
+    return ApiError(status=431, code=Code.HEADERS_TOO_LARGE, message=message)
+
+
+def _origin_form(url: bytes) -> bytes:
+    """The target without scheme and authority, which a client that takes us for a proxy sends."""
+    if url.startswith(b"/"):
+        return url
+    scheme, found, rest = url.partition(b"://")
+    if not found or scheme.lower() not in (b"http", b"https"):
+        return url
+    _, slash, path = rest.partition(b"/")
+    return slash + path or b"/"
+
+
+def _without_named(forward: list[bytes], connection: bytes) -> list[bytes]:
+    """`forward` (name, colon, value, line end, ...) without the fields that the Connection header names."""
+    named = {token.strip().lower() for token in connection.split(b",")} - {b"keep-alive", b"close", b""}
+    if not named:
+        return forward
+    lines = (forward[i : i + 4] for i in range(0, len(forward), 4))
+    return [piece for line in lines if line[0].lower() not in named for piece in line]
+
+
+def _cross_origin(origin: bytes) -> bytes:
+    """Pages served from this very machine may call us; no other site may use its visitors' models."""
+    if not _LOCAL_ORIGIN(origin):
+        return b"Vary: Origin\r\n"
+    return b"Access-Control-Allow-Origin: %b\r\nVary: Origin\r\n" % origin
+
+
+_STATUS_LINES: Final = {
+    status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus
+}
+
+
+def status_line(status: int) -> bytes:
+    return _STATUS_LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
+
+
+def answer(status: int, body: bytes, *, echo: bytes, extra: bytes = b"", keep_alive: bool, head_only: bool) -> bytes:
+    """A whole answer of ours. `echo` and `extra` are header blocks."""
+    typed = b"Content-Type: application/json\r\n" if body else b""
+    sized = b"" if status == 204 else b"Content-Length: %d\r\n" % len(body)
+    closing = b"" if keep_alive else b"Connection: close\r\n"
+    head = (status_line(status), typed, sized, echo, extra, closing, b"\r\n")
+    return b"".join(head if head_only else (*head, body))
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)

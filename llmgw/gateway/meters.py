@@ -1,0 +1,105 @@
+"""What the gateway counts: plain integers on the request path, Prometheus families when somebody scrapes."""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Upper bounds in seconds, of each histogram."""
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Counts by bucket; the last is of what is above all bounds."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    total: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(BUCKETS, seconds)] += 1
+        self.total += seconds
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        found, running = [], 0
+        for bound, count in zip((*map(str, BUCKETS), "+Inf"), self.counts, strict=True):
+            running += count
+            found.append((bound, float(running)))
+        return found
+
+
+@dataclass(slots=True)
+class ModelMeter:
+    """One model's counts; the model "" stands for requests that named none that we know."""
+
+    answers: dict[str, int] = field(default_factory=dict)  #: by class: `2xx`
+    in_flight: int = 0
+    held: int = 0
+    cancelled: int = 0
+    engine_lost: int = 0
+    retried: int = 0
+    first_byte: Histogram = field(default_factory=Histogram)
+    duration: Histogram = field(default_factory=Histogram)
+
+    def answered(self, status: int) -> None:
+        kind = _CLASSES[status // 100]
+        self.answers[kind] = self.answers.get(kind, 0) + 1
+
+
+_CLASSES: Final = {n: f"{n}xx" for n in range(10)}
+_COUNTERS: Final = {
+    "cancelled": "Requests whose client left before the answer was complete.",
+    "engine_lost": "Requests that an engine left unanswered or broke off.",
+    "retried": "Requests sent again because an engine was lost before it answered.",
+}
+_GAUGES: Final = {
+    "in_flight": "Requests in an engine now.",
+    "held": "Requests waiting for an endpoint of their model.",
+}
+_HISTOGRAMS: Final = {
+    "first_byte": ("time_to_first_byte", "From the complete request to the first byte of the engine's answer."),
+    "duration": ("request_duration", "From the complete request to the last byte of the engine's answer."),
+}
+
+
+class Meters:
+    """One `ModelMeter` for each model ever routed. Clients cannot make new ones: names come from the catalog."""
+
+    def __init__(self) -> None:
+        self._by_model: dict[str, ModelMeter] = {}
+
+    def of(self, model: str) -> ModelMeter:
+        meter = self._by_model.get(model)
+        if meter is None:
+            meter = self._by_model[model] = ModelMeter()
+        return meter
+
+    def collect(self, connections: int) -> Iterator[Metric]:
+        yield GaugeMetricFamily("llmgw_gateway_connections", "Client connections open now.", connections)
+        requests = CounterMetricFamily(
+            "llmgw_gateway_requests", "Requests answered, by model and class of status.", labels=["model", "status"]
+        )
+        for model, meter in self._by_model.items():
+            for kind, count in sorted(meter.answers.items()):
+                requests.add_metric([model, kind], count)
+        yield requests
+        for attribute, text in _COUNTERS.items():
+            yield self._plain(CounterMetricFamily(f"llmgw_gateway_{attribute}", text, labels=["model"]), attribute)
+        for attribute, text in _GAUGES.items():
+            yield self._plain(GaugeMetricFamily(f"llmgw_gateway_{attribute}", text, labels=["model"]), attribute)
+        yield from self._histograms()
+
+    def _plain(self, family: CounterMetricFamily | GaugeMetricFamily, attribute: str) -> Metric:
+        for model, meter in self._by_model.items():
+            family.add_metric([model], getattr(meter, attribute))
+        return family
+
+    def _histograms(self) -> Iterable[Metric]:
+        for attribute, (name, text) in _HISTOGRAMS.items():
+            family = HistogramMetricFamily(f"llmgw_gateway_{name}_seconds", text, labels=["model"])
+            for model, meter in self._by_model.items():
+                histogram: Histogram = getattr(meter, attribute)
+                family.add_metric([model], histogram.cumulative(), histogram.total)
+            yield family

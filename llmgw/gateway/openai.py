@@ -1,0 +1,201 @@
+"""The OpenAI surface as bytes: reading the model's name, changing it, error objects, lists. Does no I/O."""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+JSON: Final = b"application/json"
+SHOWN: Final = 200
+"""How much of a client's text (a model's name, say) an error message repeats, in characters."""
+MAX_MEMBERS: Final = 10_000
+"""Top-level members of a body that is rewritten; walking more would hold up every other request."""
+
+
+class Code(StrEnum):
+    """`error.code`: what programs branch on."""
+
+    BAD_REQUEST = "bad_request"
+    BODY_TOO_LARGE = "body_too_large"
+    ENGINE_LOST = "engine_lost"
+    HEADERS_TOO_LARGE = "headers_too_large"
+    INVALID_JSON = "invalid_json"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    MODEL_FAILED = "model_failed"
+    MODEL_INACTIVE = "model_inactive"
+    MODEL_LOADING = "model_loading"
+    MODEL_MISSING = "model_missing"
+    MODEL_NOT_FOUND = "model_not_found"
+    MODEL_UNSCHEDULABLE = "model_unschedulable"
+    NOT_READY = "not_ready"
+    PATH_NOT_FOUND = "path_not_found"
+    QUEUE_FULL = "queue_full"
+    REQUEST_TIMEOUT = "request_timeout"
+    SHUTTING_DOWN = "shutting_down"
+    SYSTEM_STOPPED = "system_stopped"
+    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
+    VERSION_NOT_SUPPORTED = "http_version_not_supported"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiError:
+    """An answer that is an error. `retry_after` in whole seconds, at least 1; `allow`: the methods of a 405."""
+
+    status: int
+    code: Code
+    message: str
+    param: str | None = None
+    retry_after: int | None = None
+    allow: str | None = None
+
+
+class BadBody(Exception):
+    """A request body that names no model. `error` is the answer."""
+
+    def __init__(self, message: str, code: Code, param: str | None = None) -> None:
+        super().__init__(message)
+        self.error = ApiError(status=400, code=code, message=message, param=param)
+
+
+class _Named(msgspec.Struct):
+    model: str | msgspec.UnsetType = msgspec.UNSET
+
+
+_read_named: Final = msgspec.json.Decoder(_Named).decode
+_read_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def read_model(body: bytes) -> str:
+    """The name in the top-level member `model`. The whole body is checked to be JSON, and nothing of it is built.
+
+    Raises BadBody, saying what is wrong and where.
+    """
+    try:
+        model = _read_named(body).model
+    except msgspec.ValidationError as error:
+        if "$.model" in str(error):
+            raise BadBody("'model' must be a string", Code.MODEL_MISSING, "model") from None
+        raise BadBody(f"the body must be a JSON object with a 'model': {error}", Code.INVALID_JSON) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        what = (
+            f"the body is not valid JSON: {error}" if body else "the body is empty: send a JSON object with a 'model'"
+        )
+        raise BadBody(what, Code.INVALID_JSON) from None
+    except RecursionError:
+        raise BadBody("the body is nested too deeply", Code.INVALID_JSON) from None
+    if not isinstance(model, str) or not model:
+        raise BadBody("the body names no 'model'; GET /v1/models lists them", Code.MODEL_MISSING, "model")
+    return model
+
+
+_SPACE: Final = re.compile(rb"[ \t\r\n]*")
+_KEY: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
+
+
+def rewrite_model(body: bytes, name: str) -> bytes:
+    """The body with the value of its top-level `model` replaced by `name`, and every other byte as it was.
+
+    `body` is one that `read_model` accepted. One that has the same key twice with different values comes back with
+    the last of each, which is what JSON parsers take. Raises BadBody for a body with more than MAX_MEMBERS members.
+    """
+    try:
+        members = _read_members(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadBody(f"the body is not valid JSON: {error}", Code.INVALID_JSON) from None
+    if len(members) > MAX_MEMBERS:
+        raise BadBody(f"the body has more than {MAX_MEMBERS:,} top-level members", Code.INVALID_JSON)
+    spans = _spans_of_model(body, members)
+    new = _encode(name)
+    if spans is None:
+        members["model"] = msgspec.Raw(new)
+        return _encode(members)
+    parts: list[bytes] = []
+    done = 0
+    for start, end in spans:
+        parts += (body[done:start], new)
+        done = end
+    return b"".join((*parts, body[done:]))
+
+
+def _spans_of_model(body: bytes, members: dict[str, msgspec.Raw]) -> list[tuple[int, int]] | None:
+    """Where the values of top-level `model` members lie, or None when a key occurs with two different values.
+
+    Walks from member to member by the length of each value: JSON already known to be good needs no second parser. A
+    value that is not the one expected, or does not end where a value must, is how a repeated key shows itself.
+    """
+    found: list[tuple[int, int]] = []
+    at = _skip(body, body.index(b"{") + 1)
+    while (key := _KEY.match(body, at)) is not None:
+        at = _skip(body, key.end()) + 1  # the colon
+        at = _skip(body, at)
+        name = msgspec.json.decode(key.group())
+        value = bytes(members[name])
+        end = at + len(value)
+        follows = _skip(body, end)
+        if not body.startswith(value, at) or body[follows : follows + 1] not in (b",", b"}"):
+            return None
+        if name == "model":
+            found.append((at, end))
+        at = _skip(body, follows + 1)
+    return found
+
+
+def _skip(body: bytes, at: int) -> int:
+    match = _SPACE.match(body, at)
+    return match.end() if match else at
+
+
+def shown(text: str) -> str:
+    """A client's text as an error message repeats it: quoted, of bounded length."""
+    return repr(text if len(text) <= SHOWN else text[:SHOWN] + "…")
+
+
+def error_body(error: ApiError, path: str = "") -> bytes:
+    """The OpenAI error object. Under /v1/messages it is an Anthropic one at the same time."""
+    inner = _error_object(error)
+    return _encode({"type": "error", "error": inner} if path.startswith("/v1/messages") else {"error": inner})
+
+
+def error_event(error: ApiError, path: str) -> bytes:
+    """The server-sent event that ends a stream whose engine was lost.
+
+    Chat and completions streams carry unnamed events; /v1/messages and /v1/responses name theirs, and clients there
+    look for `event: error`. The SDKs raise on the `error` member in each case.
+    """
+    inner = _error_object(error)
+    if path.startswith("/v1/messages"):
+        return b"event: error\ndata: %b\n\n" % _encode({"type": "error", "error": inner})
+    if path.startswith("/v1/responses"):
+        named = {"type": "error", "code": error.code, "message": error.message, "param": error.param, "error": inner}
+        return b"event: error\ndata: %b\n\n" % _encode(named)
+    return b"data: %b\n\n" % _encode({"error": inner})
+
+
+def _error_object(error: ApiError) -> dict[str, Any]:
+    return {"message": error.message, "type": _type_of(error.status), "param": error.param, "code": error.code}
+
+
+def _type_of(status: int) -> str:
+    if status == 429:
+        return "rate_limit_error"
+    return "server_error" if status >= 500 else "invalid_request_error"
+
+
+def model_object(name: str, *, created: int, aliases: tuple[str, ...], state: str, description: str) -> dict[str, Any]:
+    """A model as GET /v1/models shows it. What OpenAI's object lacks comes after what it has."""
+    return {
+        "id": name, "object": "model", "created": created, "owned_by": "llmgw",
+        "aliases": aliases, "state": state, "description": description,
+    }  # fmt: skip
+
+
+def model_list(models: list[dict[str, Any]]) -> bytes:
+    return _encode({"object": "list", "data": models})
+
+
+def encode(value: Any) -> bytes:
+    """Any answer of ours as JSON."""
+    return _encode(value)

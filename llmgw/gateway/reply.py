@@ -1,0 +1,105 @@
+"""An engine's answer as its client gets it: header fields, framing, and how it ends when the engine is lost. No I/O."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from llmgw.gateway import http1
+from llmgw.gateway.http1 import Request
+from llmgw.gateway.openai import ApiError, error_event
+
+LONGEST_LINE: Final = 64 * 1024
+"""Of an event stream, in bytes: a longer line is passed on in pieces."""
+
+_NOT_RELAYED: Final = http1.HOP_BY_HOP | {
+    b"content-length", b"x-request-id", b"x-accel-buffering",  # written anew
+    b"access-control-allow-origin", b"access-control-allow-credentials", b"access-control-allow-methods",
+    b"access-control-allow-headers", b"access-control-expose-headers", b"access-control-max-age",  # ours to grant
+}  # fmt: skip
+_EXAMINED: Final = _NOT_RELAYED | {b"content-type", b"content-encoding"}
+
+
+class Reply:
+    """One answer on its way through: first `head`, then `framed` for each piece as it comes.
+
+    Event streams are always framed by us, so that an error event can follow anything.
+    """
+
+    __slots__ = ("_chunked", "_line", "_mid_line", "_request", "_sized", "_stream", "keep_alive")
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._stream = self._chunked = self._sized = False
+        self._line = b""  #: of an event stream, the last line while it is unfinished
+        self._mid_line = False  #: what the client has ends within a line
+        self.keep_alive = request.keep_alive  #: whether the connection can be used again after it
+
+    def head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+        request, length, plain = self._request, None, True
+        lines = [http1.status_line(status)]
+        for name, value in headers:
+            low = name.lower()
+            if low in _EXAMINED:
+                if low == b"content-length":
+                    length = value
+                elif low == b"content-type":
+                    self._stream = value.lower().startswith(b"text/event-stream")
+                elif low == b"content-encoding":
+                    plain = False
+                if low in _NOT_RELAYED:
+                    continue
+            lines += (name, b": ", value, b"\r\n")
+        self._stream = self._stream and plain
+        # X-Accel-Buffering: nginx in front of us must not collect the stream.
+        lines += (request.echo, b"X-Accel-Buffering: no\r\n")
+        if status in (204, 304):
+            self._sized = True
+        elif length is not None and not self._stream:
+            self._sized = True
+            lines += (b"Content-Length: ", length, b"\r\n")
+        elif request.http11:
+            self._chunked = True
+            lines.append(b"Transfer-Encoding: chunked\r\n")
+        else:
+            self.keep_alive = False
+        if self.keep_alive != request.http11:  # otherwise it is the version's default
+            lines.append(b"Connection: keep-alive\r\n" if self.keep_alive else b"Connection: close\r\n")
+        lines.append(b"\r\n")
+        return b"".join(lines)
+
+    def framed(self, body: bytes, done: bool) -> bytes:
+        """The next bytes to send for a piece of the body; may be none."""
+        if self._stream:
+            body = self._whole_lines(body, done)
+        if not self._chunked:
+            return body
+        if not body:
+            return http1.LAST_CHUNK if done else b""
+        return b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if done else b"%x\r\n%b\r\n" % (len(body), body)
+
+    def broken_off(self, error: ApiError) -> bytes | None:
+        """What ends an answer whose engine was lost in the middle; the connection closes after it.
+
+        None: only resetting the connection can tell the client, since its end would look like the body's.
+        """
+        if not self._stream:
+            return b"" if self._chunked or self._sized else None
+        # A blank line first: it ends what is left of the last event. The chunked body itself is then complete: many
+        # clients throw away what they have not yet read of a body that breaks off, and with it the error.
+        gap = b"\n\n" if self._mid_line else b"\n"
+        event = gap + error_event(error, self._request.path)
+        return http1.chunk(event) + http1.LAST_CHUNK if self._chunked else event
+
+    def _whole_lines(self, body: bytes, done: bool) -> bytes:
+        """Keep back an unfinished last line: no client can use it, and an error event could not follow it."""
+        if self._line:
+            body, self._line = self._line + body, b""
+        if done or body.endswith(b"\n"):
+            self._mid_line = False
+            return body
+        cut = body.rfind(b"\n") + 1
+        if len(body) - cut > LONGEST_LINE:
+            self._mid_line = True
+            return body
+        self._line = body[cut:]
+        self._mid_line = self._mid_line and not cut
+        return body[:cut]

@@ -1,0 +1,211 @@
+"""Who answers for a name: the routing table, and the refusals that it gives instead. Pure.
+
+The order of decision: no catalog yet, stopped by the operator, unknown name, a ready endpoint; then what the
+controller says of the model.
+"""
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from llmgw.catalog.spec import ModelSpec
+from llmgw.facts import Progress
+from llmgw.gateway.openai import ApiError, Code, shown
+from llmgw.ids import ModelName
+from llmgw.plan import Endpoint, ModelState, ModelStatus, Stopped
+from llmgw.store.values import Applied
+from llmgw.units import Bytes, Seconds, Wall, format_bytes, format_seconds
+
+LOADING_RETRY: Final = 5
+"""Seconds that a client is told to wait when nothing better is known."""
+_NEAR_LENGTH: Final = 100
+"""Longer names get no suggestions: comparing costs the square of the length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Served now, by any of `endpoints` (never empty)."""
+
+    model: ModelName
+    endpoints: tuple[Endpoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Wanted, and no endpoint is ready yet: worth waiting for."""
+
+    model: ModelName
+    status: ModelStatus | None  #: None: the controller has not spoken of it yet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Not served, and waiting would not help. `model` None: no such model. `retry_at`: when it may be otherwise."""
+
+    status: int
+    code: Code
+    message: str
+    model: ModelName | None = None
+    retry_at: Wall | None = None
+    retry_after: int | None = None
+
+    def answer(self, now: Wall) -> ApiError:
+        message, after = self.message, self.retry_after
+        if self.retry_at is not None:
+            after = max(1, math.ceil(self.retry_at - now))
+            message = f"{message}; next attempt in {format_seconds(after)}"
+        param = "model" if self.code == Code.MODEL_NOT_FOUND else None
+        return ApiError(status=self.status, code=self.code, message=message, param=param, retry_after=after)
+
+
+Resolution = Route | Hold | Refusal
+
+NOT_READY: Final = Refusal(
+    status=503,
+    code=Code.NOT_READY,
+    message="no catalog is in force yet; `llmgw status` tells why",
+    retry_after=LOADING_RETRY,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingTable:
+    """Immutable: a change of catalog, endpoints, statuses or the operator's switch makes a new one."""
+
+    applied: Applied | None = None
+    stopped: Stopped | None = None
+    models: Mapping[ModelName, ModelSpec] = field(default_factory=dict)
+    statuses: Mapping[ModelName, ModelStatus] = field(default_factory=dict)
+    endpoints: Mapping[ModelName, tuple[Endpoint, ...]] = field(default_factory=dict)
+    names: Mapping[str, Resolution] = field(default_factory=dict)  #: what each name and alias comes to
+
+    @classmethod
+    def build(
+        cls,
+        *,
+        applied: Applied | None,
+        models: Iterable[ModelSpec],
+        endpoints: Iterable[Endpoint],
+        statuses: Iterable[ModelStatus],
+        stopped: Stopped | None,
+    ) -> "RoutingTable":
+        """Endpoints of models that the catalog does not have are left out: traffic stops before the engine does."""
+        catalog = {model.name: model for model in models} if applied else {}
+        by_model: dict[ModelName, tuple[Endpoint, ...]] = {}
+        for endpoint in endpoints:
+            if endpoint.model in catalog:
+                by_model[endpoint.model] = (*by_model.get(endpoint.model, ()), endpoint)
+        told = {status.model: status for status in statuses}
+        names: dict[str, Resolution] = {}
+        for model in catalog.values():
+            resolution = _resolve(model.name, by_model.get(model.name, ()), told.get(model.name))
+            for name in model.names:
+                names.setdefault(name, resolution)
+        return cls(applied=applied, stopped=stopped, models=catalog, statuses=told, endpoints=by_model, names=names)
+
+    def resolve(self, name: str) -> Resolution:
+        """What becomes of a request for `name`."""
+        if self.applied is None:
+            return NOT_READY
+        if self.stopped is not None:
+            return self.stop_refusal(self.stopped)
+        return self.names.get(name) or self._unknown(name)
+
+    def find(self, name: str) -> ModelSpec | Refusal:
+        """The model of that name or alias, whatever its state."""
+        for model in self.models.values():
+            if name in model.names:
+                return model
+        return self._unknown(name)
+
+    def stop_refusal(self, stopped: Stopped) -> Refusal:
+        return Refusal(
+            status=503,
+            code=Code.SYSTEM_STOPPED,
+            message=f"serving was stopped by {stopped.by}; `llmgw start` resumes it",
+        )
+
+    def state(self, name: ModelName) -> ModelState:
+        """A model in one word, as clients see it."""
+        if self.stopped is not None:
+            return ModelState.STOPPED
+        if name in self.endpoints:
+            return ModelState.READY
+        status = self.statuses.get(name)
+        # Ready by the controller's word, but with no endpoint: on its way in or out.
+        return ModelState.LOADING if status is None or status.state == ModelState.READY else status.state
+
+    def _unknown(self, name: str) -> Refusal:
+        message = f"no model {shown(name)} in the catalog"
+        if near := near_names(name, self.names):
+            message += f"; did you mean {' or '.join(map(repr, near))}?"
+        else:
+            message += "; GET /v1/models lists what there is"
+        return Refusal(status=404, code=Code.MODEL_NOT_FOUND, message=message)
+
+
+def near_names(name: str, known: Iterable[str]) -> list[str]:
+    """Up to three names that somebody may have meant, the likeliest first; case does not count."""
+    if len(name) > _NEAR_LENGTH:
+        return []
+    folded = {other.casefold(): other for other in known if len(other) <= 2 * _NEAR_LENGTH}
+    return [folded[match] for match in difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.6)]
+
+
+def _resolve(model: ModelName, endpoints: tuple[Endpoint, ...], status: ModelStatus | None) -> Resolution:
+    if endpoints:
+        return Route(model, endpoints)
+    reason = f": {status.reason}" if status and status.reason else ""
+    match status.state if status else None:
+        case ModelState.FAILED:
+            message, code = f"model {model!r} failed and is in quarantine{reason}", Code.MODEL_FAILED
+        case ModelState.INACTIVE:
+            message, code = f"model {model!r} is not wanted now{reason}", Code.MODEL_INACTIVE
+        case ModelState.UNSCHEDULABLE:
+            message, code = f"model {model!r} cannot be placed{_rejections(status, reason)}", Code.MODEL_UNSCHEDULABLE
+        case ModelState.STOPPED:
+            message, code = f"model {model!r} is stopped{reason}; `llmgw start` resumes serving", Code.SYSTEM_STOPPED
+        case _:
+            return Hold(model, status)
+    retry_at = status.retry_at if status else None
+    return Refusal(status=503, code=code, message=message, model=model, retry_at=retry_at)
+
+
+def _rejections(status: ModelStatus | None, reason: str) -> str:
+    """The controller's one-line reason, or each node's refusal where it gave none."""
+    if reason or status is None or not status.rejections:
+        return reason
+    return f": {'; '.join(map(str, status.rejections))}"
+
+
+def still_loading(hold: Hold, waited: Seconds, now: Wall) -> ApiError:
+    """The answer to a request that was held for as long as the cluster allows: `waited`."""
+    message = f"model {hold.model!r} is still loading after {format_seconds(waited)}"
+    status = hold.status
+    if status is not None and status.reason:
+        message += f": {status.reason}"
+    if status is not None and status.progress is not None:
+        message += f" ({progress_text(status.progress)})"
+    after = LOADING_RETRY
+    if status is not None and status.retry_at is not None:
+        after = max(1, math.ceil(status.retry_at - now))
+    return ApiError(status=503, code=Code.MODEL_LOADING, message=message, retry_after=after)
+
+
+def progress_text(progress: Progress) -> str:
+    """`12.0 MiB of 93.8 MiB fetched, 12 %`, as far as it is known."""
+    if not progress.total:
+        return f"{format_bytes(progress.done)} fetched"
+    share = 100 * min(progress.done, progress.total) // progress.total
+    return f"{format_bytes(Bytes(progress.done))} of {format_bytes(progress.total)} fetched, {share} %"
+
+
+def queue_full(model: ModelName, waiting: int) -> ApiError:
+    return ApiError(
+        status=429,
+        code=Code.QUEUE_FULL,
+        message=f"{waiting} requests already wait for model {model!r}, which is not ready yet",
+        retry_after=LOADING_RETRY,
+    )

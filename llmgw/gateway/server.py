@@ -1,0 +1,204 @@
+"""The gateway as a whole: it listens, follows the store, and decides by method and path who answers a request."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+from typing import Any, Final
+from urllib.parse import unquote
+
+from prometheus_client.core import Metric
+
+from llmgw.catalog.spec import GatewaySettings, ModelSpec
+from llmgw.clock import Clock
+from llmgw.gateway import openai, surface
+from llmgw.gateway.client import ClientConnection, Limits
+from llmgw.gateway.http1 import Request
+from llmgw.gateway.openai import ApiError, Code
+from llmgw.gateway.relay import Exchange, Relay
+from llmgw.gateway.routes import NOT_READY, Refusal, RoutingTable
+from llmgw.gateway.surface import Resource
+from llmgw.gateway.upstream import IDLE
+from llmgw.gateway.usage import UsageReport
+from llmgw.gateway.view import StoreView
+from llmgw.store.api import Store
+from llmgw.tasks import Tasks
+
+BACKLOG: Final = 1024
+"""Connections that the kernel completes before they are accepted."""
+_PREFLIGHT: Final = b"Access-Control-Allow-Methods: GET, POST\r\nAccess-Control-Allow-Headers: *, Authorization\r\n"
+_DEFAULTS: Final = GatewaySettings()
+_LIMITS: Final = Limits()
+
+
+class Gateway:
+    """One OpenAI-compatible listener in front of all ready endpoints. Needs a running event loop from `start` on."""
+
+    def __init__(
+        self, *, store: Store, secret: bytes, clock: Clock, name: str = "local", limits: Limits = _LIMITS
+    ) -> None:
+        self._store = store
+        self._secret = secret
+        self._clock = clock
+        self._name = name
+        self._limits = limits
+        self._tasks = Tasks()
+        self._connections: set[ClientConnection] = set()
+        self._empty = asyncio.Event()
+        self._server: asyncio.Server | None = None
+        self._relay: Relay | None = None
+        self._usage: UsageReport | None = None
+        self._models: bytes | None = None  #: GET /v1/models, of the table in force
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen and serve. Raises OSError when the address cannot be had; then nothing was started."""
+        loop = asyncio.get_running_loop()
+
+        def connection() -> ClientConnection:
+            return ClientConnection(self, loop, self._limits, self._max_body)
+
+        self._server = await loop.create_server(connection, host, port, backlog=BACKLOG, start_serving=False)
+        usage = UsageReport(self._store, self._clock, self._name, lambda: relay.targets.values())
+        relay = Relay(self._clock, loop, self._tasks, usage.used, usage.hurry)
+        self._relay, self._usage = relay, usage
+        await StoreView(self._store, self._changed).start(self._tasks)
+        await usage.publish()
+        self._tasks.start(usage.run(), "gateway usage", essential=True)
+        self._tasks.start(self._sweep(), "gateway sweep", essential=True)
+        await self._server.start_serving()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens: with port 0 asked for, the one that was had. Only after `start`."""
+        assert self._server is not None, "the gateway was not started"
+        host, port, *_ = self._server.sockets[0].getsockname()
+        return host, port
+
+    async def wait(self) -> None:
+        """Until a part of it that it cannot do without fails: raises what that raised."""
+        await self._tasks.wait()
+
+    async def close(self, *, drain: float = 0.0) -> None:
+        """Stop accepting; refuse who waits for a model; give answers under way `drain` seconds; close. Idempotent."""
+        if self._server is None or self._relay is None or self._usage is None:
+            return
+        server, self._server = self._server, None
+        server.close()
+        for connection in tuple(self._connections):
+            connection.shut()
+        for exchange in tuple(self._relay.held):
+            exchange.turn_away()
+        await self._until_empty(drain)
+        for connection in tuple(self._connections):
+            connection.kill()
+        for target in self._relay.targets.values():
+            target.close_idle()
+        await self._until_empty(1.0)
+        await self._tasks.close()
+        await self._usage.withdraw()
+
+    async def _until_empty(self, seconds: float) -> None:
+        """Until no client is connected, or `seconds` are over."""
+        self._empty.clear()
+        if self._connections:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._empty.wait()
+
+    def collect(self) -> Iterable[Metric]:
+        """The metric families as they stand, for /metrics."""
+        return () if self._relay is None else self._relay.meters.collect(len(self._connections))
+
+    # the store's side
+
+    def _changed(self, table: RoutingTable, revision: int, urgent: bool) -> None:
+        assert self._relay is not None
+        assert self._usage is not None
+        self._models = None
+        withdrawn = self._relay.apply(table, self._secret)
+        self._usage.seen(revision, urgent=urgent or withdrawn)
+
+    def _max_body(self) -> int:
+        applied = self._relay.table.applied if self._relay else None
+        return (applied.gateway if applied else _DEFAULTS).max_body
+
+    async def _sweep(self) -> None:
+        """One timer for all connections: a deadline is a number that nobody has to cancel."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._limits.sweep)
+            now = loop.time()
+            for connection in tuple(self._connections):
+                if connection.deadline < now:
+                    connection.expire()
+            for target in self._relay.targets.values() if self._relay else ():
+                target.close_idle(before=now - IDLE)
+
+    # the clients' side
+
+    def opened(self, client: ClientConnection) -> None:
+        self._connections.add(client)
+
+    def closed(self, client: ClientConnection) -> None:
+        self._connections.discard(client)
+        if not self._connections:
+            self._empty.set()
+
+    def handle(self, client: ClientConnection, request: Request) -> Exchange | None:
+        """Answer one request: the data plane's whole surface."""
+        relay = self._relay
+        assert relay is not None
+        method, path = request.method, request.path
+        resource = surface.find(method, path)
+        if method == "POST" and resource is Resource.RELAYED:
+            return relay.start(client, request)
+        if relay.table.stopped is not None and surface.is_serving(method, path):
+            self._refuse(client, request, relay.table.stop_refusal(relay.table.stopped))
+        elif method == "OPTIONS" and (resource is not None or path == "*"):
+            allowed = surface.ALLOWED[resource] if resource else "GET, HEAD, POST, OPTIONS"
+            client.respond(request, 204, extra=b"Allow: %b\r\n" % allowed.encode() + _PREFLIGHT)
+        elif resource is None:
+            message = f"there is nothing at {openai.shown(path)}; models are served under /v1/"
+            relay.refuse(client, request, ApiError(status=404, code=Code.PATH_NOT_FOUND, message=message))
+        elif method not in ("GET", "HEAD") or resource is Resource.RELAYED:
+            allowed = surface.ALLOWED[resource]
+            message = f"{openai.shown(method)} is not for {openai.shown(path)}: use {allowed.partition(',')[0]}"
+            error = ApiError(status=405, code=Code.METHOD_NOT_ALLOWED, message=message, allow=allowed)
+            relay.refuse(client, request, error)
+        else:
+            self._read(client, request, resource)
+        return None
+
+    def _read(self, client: ClientConnection, request: Request, resource: Resource) -> None:
+        relay = self._relay
+        assert relay is not None
+        table = relay.table
+        if resource is Resource.HEALTH:
+            client.respond(request, 200, b'{"status":"ok"}')
+        elif table.applied is None:
+            self._refuse(client, request, NOT_READY)
+        elif resource is Resource.MODELS:
+            if self._models is None:
+                self._models = openai.model_list([_model(table, model) for model in table.models.values()])
+            client.respond(request, 200, self._models)
+        else:
+            name = unquote(request.path.removeprefix(surface.MODEL_PREFIX))
+            found = table.find(name)
+            if isinstance(found, Refusal):
+                self._refuse(client, request, found)
+            else:
+                client.respond(request, 200, openai.encode(_model(table, found)))
+
+    def _refuse(self, client: ClientConnection, request: Request, refusal: Refusal) -> None:
+        assert self._relay is not None
+        self._relay.refuse(client, request, refusal.answer(self._clock.now().wall))
+
+
+def _model(table: RoutingTable, model: ModelSpec) -> dict[str, Any]:
+    created = int(table.applied.at) if table.applied else 0
+    return openai.model_object(
+        model.name,
+        created=created,
+        aliases=model.aliases,
+        state=table.state(model.name),
+        description=model.description,
+    )

@@ -1,0 +1,55 @@
+"""What the gateway's paths are, and which methods each takes. Pure."""
+
+import re
+from enum import StrEnum
+from typing import Final
+
+
+class Resource(StrEnum):
+    HEALTH = "health"
+    MODELS = "models"
+    MODEL = "model"
+    RELAYED = "relayed"  #: a POST that names a model, passed on to an engine
+
+
+READ: Final = "GET, HEAD, OPTIONS"
+ALLOWED: Final = {
+    Resource.HEALTH: READ,
+    Resource.MODELS: READ,
+    Resource.MODEL: READ,
+    Resource.RELAYED: "POST, OPTIONS",
+}
+
+MODEL_PREFIX: Final = "/v1/models/"
+_RELAYED: Final = re.compile(r"/v1(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._~-]+)+|/(?:de)?tokenize").fullmatch
+"""No empty or dot segments and nothing percent-encoded: an engine shall read the path as we did."""
+
+_KNOWN: Final = frozenset(
+    "/v1/" + path
+    for path in (
+        "chat/completions", "completions", "embeddings", "responses", "messages", "messages/count_tokens", "rerank",
+        "reranking", "score", "moderations", "tokenize", "detokenize", "audio/speech", "audio/transcriptions",
+        "audio/translations", "images/generations",
+    )
+) | {"/tokenize", "/detokenize"}  # fmt: skip
+"""Paths of which it can be said that only the method was wrong. A POST is relayed to others too: engines differ."""
+
+
+def find(method: str, path: str) -> Resource | None:
+    """What a path stands for; None: nothing."""
+    if path in _KNOWN:
+        return Resource.RELAYED
+    if path == "/v1/models":
+        return Resource.MODELS
+    if path == "/health":
+        return Resource.HEALTH
+    if path.startswith(MODEL_PREFIX):
+        return Resource.MODEL
+    if method == "POST" and _RELAYED(path):
+        return Resource.RELAYED
+    return None
+
+
+def is_serving(method: str, path: str) -> bool:
+    """What the operator's stop refuses: every POST under /v1/, and its like."""
+    return method == "POST" and (path.startswith("/v1/") or path in _KNOWN)

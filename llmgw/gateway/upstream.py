@@ -1,0 +1,274 @@
+"""Connections to engines: one pool of idle ones for each endpoint, one answer at a time on each."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, Protocol, cast
+from urllib.parse import urlsplit
+
+import httptools
+
+from llmgw.engine.api import engine_key
+from llmgw.ids import ModelName, ReplicaId
+from llmgw.plan import Endpoint
+
+IDLE: Final = 30.0
+"""Seconds that an unused connection is kept. Engines close theirs sooner or later than that; both are expected."""
+_JOIN: Final = 128 * 1024
+"""Up to this size, copying a body behind its head is cheaper than a second write."""
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+    base: str  #: path before every request's own, without a trailing slash
+    netloc: str
+
+
+def address_of(url: str) -> Address:
+    """Where an endpoint is. Raises ValueError for anything but http://host:port."""
+    parts = urlsplit(url)
+    if parts.scheme != "http" or not parts.hostname:
+        raise ValueError(f"cannot connect to {url!r}: only http://host:port can be served")
+    return Address(parts.hostname, parts.port or 80, parts.path.rstrip("/"), parts.netloc)
+
+
+class Receiver(Protocol):
+    """Who waits for an engine's answer. Each call may come from inside another's network event."""
+
+    def engine_answered(self, status: int, headers: Headers, body: bytes, done: bool) -> None:
+        """The head, with what of the body came along."""
+        ...
+
+    def engine_sent(self, body: bytes, done: bool) -> None:
+        """More of the body."""
+        ...
+
+    def engine_lost(self, why: str, *, answered: bool, stale: bool) -> None:
+        """No more will come. `answered`: some bytes did. `stale`: a kept connection turned out to be closed."""
+        ...
+
+
+class Target:
+    """An endpoint and what the gateway keeps with it. `outstanding`, `turn`, `tier`, `weight`: for the balancer."""
+
+    __slots__ = (
+        "base", "head", "host", "id", "idle", "last_used", "model", "outstanding", "port", "suspect_until", "tier",
+        "turn", "url", "weight", "withdrawn",
+    )  # fmt: skip
+
+    def __init__(self, endpoint: Endpoint, secret: bytes) -> None:
+        """Raises ValueError for a URL that `address_of` refuses."""
+        address = address_of(endpoint.url)
+        self.id: ReplicaId = endpoint.id
+        self.model: ModelName = endpoint.model
+        self.url = endpoint.url
+        self.host = address.host
+        self.port = address.port
+        self.base = address.base.encode("latin-1")
+        key = engine_key(secret, endpoint.id)
+        self.head = f"Host: {address.netloc}\r\nAuthorization: Bearer {key}\r\n".encode("latin-1")
+        self.tier = endpoint.tier
+        self.weight = endpoint.weight
+        self.outstanding = 0
+        self.turn = 0
+        self.last_used: float | None = None  #: loop time
+        self.suspect_until = 0.0  #: loop time until which others are preferred: it was lost a moment ago
+        self.idle: list[EngineConnection] = []
+        self.withdrawn = False
+
+    def take_idle(self) -> "EngineConnection | None":
+        """The connection used last: the likeliest to be alive."""
+        while self.idle:
+            connection = self.idle.pop()
+            if connection.usable:
+                return connection
+        return None
+
+    def close_idle(self, before: float = float("inf")) -> None:
+        """Close connections that have been idle since before that loop time; all, without one."""
+        keep = []
+        for connection in self.idle:
+            if connection.idle_since < before:
+                connection.close()
+            else:
+                keep.append(connection)
+        self.idle = keep
+
+
+class EngineConnection(asyncio.Protocol):
+    """One connection to an engine. Between answers it lies in its target's pool."""
+
+    __slots__ = (
+        "_answered", "_body", "_complete", "_extra", "_head_done", "_head_told", "_headers", "_keep", "_loop",
+        "_parser", "_paused", "_receiver", "_reused", "_status", "_target", "_transport", "idle_since",
+    )  # fmt: skip
+
+    def __init__(self, target: Target, loop: asyncio.AbstractEventLoop) -> None:
+        self._target = target
+        self._loop = loop
+        self._parser: Any = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._receiver: Receiver | None = None
+        self._reused = False
+        self._paused = False
+        self._status = 0
+        self.idle_since = 0.0
+        self._reset()
+
+    def _reset(self) -> None:
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._body: list[bytes] = []
+        self._answered = self._head_done = self._head_told = self._complete = self._extra = False
+        self._keep = False
+
+    @property
+    def usable(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def send(self, receiver: Receiver, head: bytes, body: bytes) -> bool:
+        """Send a request; its answer goes to `receiver`. False: the connection is closed, and nothing was sent."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return False
+        self._receiver = receiver
+        if len(body) <= _JOIN:
+            transport.write(head + body)
+        else:
+            transport.write(head)
+            transport.write(body)
+        return True
+
+    def abandon(self) -> None:
+        """The answer is no longer wanted: close at once, which is how an engine learns to stop."""
+        self._receiver = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def pause(self) -> None:
+        if not self._paused and self._transport is not None and not self._transport.is_closing():
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._paused and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+        self._paused = False
+
+    def park(self) -> None:
+        """Wait in the pool for the next request."""
+        if self._target.withdrawn or not self.usable:
+            self.close()
+            return
+        self.resume()
+        self._reused = True
+        self.idle_since = self._loop.time()
+        self._target.idle.append(self)
+
+    # the transport's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        receiver = self._receiver
+        if receiver is None:  # nobody asked: not HTTP as we know it
+            self.abandon()
+            return
+        self._answered = True
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if not self._complete:
+                self._lose(f"its answer is not HTTP: {error}")
+                return
+            self._extra = True
+        if self._head_done:
+            self._tell(receiver)
+
+    def _tell(self, receiver: Receiver) -> None:
+        pieces = self._body
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self._body = []
+        told, headers, complete = self._head_told, self._headers, self._complete
+        self._head_told = True
+        if complete:  # first, so that whoever comes next finds the connection in the pool
+            self._receiver = None
+            self._finish()
+        if not told:
+            receiver.engine_answered(self._status, headers, body, complete)
+        elif body or complete:
+            receiver.engine_sent(body, complete)
+
+    def _finish(self) -> None:
+        unsent = self._transport is not None and self._transport.get_write_buffer_size() > 0
+        if not self._keep or self._extra or unsent:  # unsent: it answered without reading all of the request
+            self.close()
+            return
+        self._reset()
+        self.park()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._receiver is None:
+            if self in self._target.idle:
+                self._target.idle.remove(self)
+        elif exc is None and self._ends_with_connection():
+            receiver, self._receiver = self._receiver, None
+            receiver.engine_sent(b"", True)
+        else:
+            self._lose(str(exc) if exc else "it closed the connection")
+
+    def _ends_with_connection(self) -> bool:
+        """No length was given, so the end of the connection is that of the body."""
+        return self._head_done and not any(
+            name.lower() in (b"content-length", b"transfer-encoding") for name, _ in self._headers
+        )
+
+    def _lose(self, why: str) -> None:
+        receiver, answered = self._receiver, self._answered
+        self.abandon()
+        if receiver is not None:
+            receiver.engine_lost(why, answered=answered, stale=self._reused and not answered)
+
+    # llhttp's callbacks
+
+    def on_message_begin(self) -> None:
+        self._extra = self._complete
+        if not self._complete:
+            self._headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._head_done:
+            self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200 or self._extra:  # 100 Continue and the like: not the answer yet
+            return
+        self._status = status
+        self._head_done = True
+
+    def on_body(self, data: bytes) -> None:
+        if not self._extra:
+            self._body.append(data)
+
+    def on_message_complete(self) -> None:
+        if self._head_done and not self._extra:
+            self._complete = True
+            self._keep = self._parser.should_keep_alive()
+
+
+async def dial(target: Target, timeout: float) -> EngineConnection:
+    """A fresh connection to an endpoint. Raises OSError or TimeoutError (after `timeout` seconds)."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(timeout):
+        _, connection = await loop.create_connection(
+            lambda: EngineConnection(target, loop), target.host, target.port
+        )  # fmt: skip
+    return connection

@@ -1,0 +1,84 @@
+"""What the gateway has in flight, told to the store: agents drain by it, the controller knows by it what is in use."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from llmgw.clock import Clock
+from llmgw.errors import RetryableError
+from llmgw.facts import ReplicaUse, Usage
+from llmgw.gateway.upstream import Target
+from llmgw.ids import ReplicaId
+from llmgw.store import codec, keys
+from llmgw.store.api import Store
+from llmgw.units import Wall
+
+PACE: Final = 1.0
+"""Seconds between two writes, unless one is urgent."""
+
+
+class UsageReport:
+    """Writes `usage/<name>`: within a second of a change, at once when told to, never while nothing is new."""
+
+    def __init__(self, store: Store, clock: Clock, name: str, targets: Callable[[], Iterable[Target]]) -> None:
+        self._store = store
+        self._clock = clock
+        self._key = keys.usage(name)
+        self._targets = targets
+        self._seen = 0
+        self._told: tuple[int, tuple[tuple[ReplicaId, ReplicaUse], ...]] | None = None
+        self._wake = asyncio.Event()
+        self._urgent = asyncio.Event()
+
+    def used(self) -> None:
+        """Something is in flight that was not, or the reverse. On the request path: cheap."""
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def seen(self, revision: int, *, urgent: bool) -> None:
+        """Endpoints are acted on as of this store revision. `urgent`: an agent waits to hear it."""
+        self._seen = max(self._seen, revision)
+        if urgent:
+            self.hurry()
+
+    def hurry(self) -> None:
+        """Write at once: somebody waits for what is new."""
+        self._urgent.set()
+        self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            self._urgent.clear()
+            try:
+                busy = await self.publish()
+            except RetryableError:
+                busy = True
+            if busy:  # what is in flight is in use now, also when nothing begins or ends
+                self._wake.set()
+            try:
+                async with asyncio.timeout(PACE):
+                    await self._urgent.wait()
+            except TimeoutError:
+                pass
+
+    async def publish(self) -> bool:
+        """Write the counts as they are now, if they are new. True: something is in flight."""
+        now = self._clock.now().wall
+        epoch = now - asyncio.get_running_loop().time()  # targets keep the loop's time: it is cheaper to read
+        uses: dict[ReplicaId, ReplicaUse] = {}
+        for target in self._targets():
+            if target.outstanding:
+                uses[target.id] = ReplicaUse(outstanding=target.outstanding, last_used=now)
+            elif target.last_used is not None:
+                uses[target.id] = ReplicaUse(outstanding=0, last_used=Wall(epoch + target.last_used))
+        told = (self._seen, tuple(uses.items()))
+        if told != self._told:
+            await self._store.put(self._key, codec.encode(Usage(at=now, seen=self._seen, replicas=uses)))
+            self._told = told
+        return any(use.outstanding for use in uses.values())
+
+    async def withdraw(self) -> None:
+        """This gateway is gone: nobody shall wait for its word."""
+        await self._store.delete(self._key)

@@ -1,0 +1,109 @@
+"""The routing table as the store tells it: read again, whole, whenever anything under the gateway's keys changes."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
+
+import structlog
+
+from llmgw.catalog.spec import ModelSpec
+from llmgw.errors import LlmgwError
+from llmgw.gateway.routes import RoutingTable
+from llmgw.gateway.upstream import address_of
+from llmgw.plan import Endpoint, ModelStatus, Stopped
+from llmgw.store import codec, keys
+from llmgw.store.api import Change, Entry, Store
+from llmgw.store.values import Applied
+from llmgw.tasks import Tasks
+
+log = structlog.get_logger("llmgw.gateway")
+
+T = TypeVar("T")
+
+WATCHED: Final = (keys.APPLIED, keys.MODELS, keys.ENDPOINTS, keys.EXPLAIN, keys.STOPPED, keys.NODES)
+"""Under `nodes/` only assignments count, and only as a sign: an agent that drains wants to hear that we act on the
+newest endpoints, also where the endpoint itself went earlier than the order to stop."""
+
+
+class StoreView:
+    """Calls `changed(table, revision, urgent)` with each new table.
+
+    `revision`: of the store, as of which the table acts; `urgent`: an assignment changed too.
+    """
+
+    def __init__(self, store: Store, changed: Callable[[RoutingTable, int, bool], None]) -> None:
+        self._store = store
+        self._changed = changed
+        self._dirty = asyncio.Event()
+        self._assigned = False
+        self._decoded: dict[str, tuple[int, object]] = {}
+
+    async def start(self, tasks: Tasks) -> None:
+        """Read everything once, and follow from there."""
+        revision = (await self._store.list(keys.STOPPED)).revision
+        for prefix in WATCHED:
+            tasks.start(self._follow(prefix, revision), f"gateway watch {prefix}", essential=True)
+        await asyncio.sleep(0)  # the watches begin; what changes from here on wakes `_run`
+        await self._read()
+        tasks.start(self._run(), "gateway view", essential=True)
+
+    async def _follow(self, prefix: str, revision: int) -> None:
+        async for changes in self._store.watch(prefix, from_revision=revision):
+            if prefix == keys.NODES:
+                if not any(_is_assignment(change) for change in changes):
+                    continue
+                self._assigned = True
+            self._dirty.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            await self._read()
+
+    async def _read(self) -> None:
+        store = self._store
+        urgent, self._assigned = self._assigned, False
+        endpoints = await store.list(keys.ENDPOINTS)
+        statuses = await store.list(keys.EXPLAIN)
+        stopped = self._values([await store.get(keys.STOPPED)], Stopped)
+        applied = self._values([await store.get(keys.APPLIED)], Applied)
+        models = (await store.list(f"{keys.MODELS}{applied[0].digest}/")).entries if applied else ()
+        table = RoutingTable.build(
+            applied=applied[0] if applied else None,
+            models=self._values(models, ModelSpec),
+            endpoints=self._values(endpoints.entries, Endpoint),
+            statuses=self._values(statuses.entries, ModelStatus),
+            stopped=stopped[0] if stopped else None,
+        )
+        present = {entry.key for entry in (*endpoints.entries, *statuses.entries, *models)}
+        self._decoded = {key: kept for key, kept in self._decoded.items() if key in present}
+        self._changed(table, endpoints.revision, urgent)
+
+    def _values(self, entries: Iterable[Entry | None], kind: type[T]) -> list[T]:
+        """The entries' values. One that cannot be read is reported once and left out: the others go on."""
+        found: list[T] = []
+        for entry in entries:
+            if entry is None:
+                continue
+            revision, value = self._decoded.get(entry.key, (0, None))
+            if revision != entry.revision:
+                value = self._decode(entry, kind)
+                self._decoded[entry.key] = (entry.revision, value)
+            if isinstance(value, kind):
+                found.append(value)
+        return found
+
+    def _decode(self, entry: Entry, kind: type[T]) -> T | None:
+        try:
+            value = codec.decode(entry.value, kind, where=entry.key)
+            if isinstance(value, Endpoint):
+                address_of(value.url)
+            return value
+        except (LlmgwError, ValueError) as error:
+            log.error("stored_value_unreadable", key=entry.key, error=str(error))
+            return None
+
+
+def _is_assignment(change: Change) -> bool:
+    return "/assignments/" in change.key
