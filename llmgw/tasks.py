@@ -10,11 +10,13 @@ log = structlog.get_logger("llmgw.tasks")
 
 
 class Tasks:
-    """A set of tasks that end together. The first failure is kept for `wait()`, which raises it."""
+    """A set of tasks that end together. The first failure is kept for `wait()`, which raises it, also when it is
+    called later."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._failed: asyncio.Future[None] | None = None
+        self._failure: BaseException | None = None
+        self._failed = asyncio.Event()
 
     def start(self, work: Coroutine[Any, Any, Any], name: str, *, essential: bool = False) -> asyncio.Task[Any]:
         """Run `work`. A failure is logged with its traceback; an `essential` task's also ends `wait()`."""
@@ -28,13 +30,15 @@ class Tasks:
         if task.cancelled() or (error := task.exception()) is None:
             return
         log.error("task_failed", task=task.get_name(), exc_info=error)
-        if essential and self._failed is not None and not self._failed.done():
-            self._failed.set_exception(error)
+        if essential and self._failure is None:
+            self._failure = error
+            self._failed.set()
 
     async def wait(self) -> None:
         """Until an essential task fails: raises what it raised. Cancel it to stop waiting."""
-        self._failed = asyncio.get_running_loop().create_future()
-        await self._failed
+        await self._failed.wait()
+        assert self._failure is not None, "set before the event is"
+        raise self._failure
 
     async def close(self) -> None:
         """Cancel all and wait for every one. Idempotent."""

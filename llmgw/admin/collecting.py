@@ -66,7 +66,7 @@ def _of_node(
 
 
 def _sources(profiles: Iterable[ProfileSpec]) -> frozenset[str]:
-    return frozenset(canonical(profile.weights.source) for profile in profiles if profile.weights)
+    return frozenset(canonical(spec.source) for profile in profiles for spec in profile.roles.values())
 
 
 def _row(node: NodeName, listed: Listed) -> WeightsRow:

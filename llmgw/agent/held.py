@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -72,7 +72,7 @@ class Held:
         self.record, self._mark, self._port = record, record.mark, record.port
         self._around.ports.reserve(record.port)
 
-    async def start(self, weights: Path | None) -> Record:
+    async def start(self, files: Mapping[str, Path]) -> Record:
         """Start the process, after ending what is left of one that lost its port.
 
         Raises TerminalError when it can never start like this, RetryableError or OSError when it might later.
@@ -89,7 +89,7 @@ class Held:
             self._around,
             port=self._port,
             mark=self._mark,
-            weights=weights,
+            files=files,
             keep=self._keep,
         )
         self._starting = asyncio.get_running_loop().run_in_executor(None, work)

@@ -33,7 +33,7 @@ def start_process(
     *,
     port: int,
     mark: str,
-    weights: Path | None,
+    files: Mapping[str, Path],
     keep: Callable[[Record], None],
 ) -> Record:
     """Start the engine; `keep` gets the record before that, and again with the process's identity.
@@ -50,7 +50,7 @@ def start_process(
         host=around.host,
         port=port,
         directory=home,
-        files={} if weights is None else {"weights": weights},
+        files=files,
     )
     spec = _launch_spec(engine_of(assignment, around), assignment, slot)
     env = _environment(assignment, spec.env, around, mark)

@@ -14,6 +14,7 @@ from llmgw.agent.ending import Target
 from llmgw.agent.held import Held
 from llmgw.agent.lifecycle import Do, Lifecycle, Tell
 from llmgw.agent.records import Record
+from llmgw.catalog.spec import WeightsSpec
 from llmgw.engine.api import Readiness
 from llmgw.errors import LlmgwError, TerminalError
 from llmgw.facts import EngineLoad, Exit, Failure, FailureKind, Phase, Progress, ReplicaFact
@@ -52,7 +53,7 @@ class Replica:
         self._doing: asyncio.Task[Any] | None = None
         self._working: set[asyncio.Task[Any]] = set()
         self._born = False
-        self._weights: Path | None = None
+        self._files: dict[str, Path] = {}
         self._ready_by: Mono | None = None
         self._want = Want.RUN
         self._drain_timeout = assignment.drain_timeout
@@ -75,7 +76,7 @@ class Replica:
         elif self._born:
             self._post(life.RunWanted())
         else:
-            self._post(life.Assigned(needs_weights=assignment.profile.weights is not None))
+            self._post(life.Assigned(needs_weights=bool(assignment.profile.roles)))
         self._born = True
 
     def adopt(self, record: Record) -> None:
@@ -221,20 +222,22 @@ class Replica:
     # -- what it does, each ending in an event
 
     async def _fetch(self) -> life.Event | None:
-        wanted = self.assignment.profile.weights
-        assert wanted is not None, "a replica without weights fetches none"
-        cache = self._around.cache
         try:
-            found = cache.locate(wanted)
-            if found is None:
-                self._tell("fetching", wanted.source)
-                found = await cache.fetch(wanted, reserve=self.assignment.disk_reserve, progress=self._progressed)
+            for role, wanted in self.assignment.profile.roles.items():
+                self._files[role] = await self._fetch_one(wanted)
         except TerminalError as error:
             return life.FetchFailed(self._held.failure(FailureKind.TERMINAL, str(error)))
         except (LlmgwError, OSError) as error:
             return life.FetchFailed(self._held.failure(FailureKind.FETCH, str(error)))
-        self._weights = found
         return life.WeightsReady()
+
+    async def _fetch_one(self, wanted: WeightsSpec) -> Path:
+        cache = self._around.cache
+        found = cache.locate(wanted)
+        if found is None:
+            self._tell("fetching", wanted.source)
+            found = await cache.fetch(wanted, reserve=self.assignment.disk_reserve, progress=self._progressed)
+        return found
 
     def _progressed(self, progress: Progress) -> None:
         self._progress = progress
@@ -242,7 +245,7 @@ class Replica:
 
     async def _launch(self) -> life.Event | None:
         try:
-            record = await self._held.start(self._weights)
+            record = await self._held.start(self._files)
         except TerminalError as error:
             return life.LaunchFailed(self._held.failure(FailureKind.TERMINAL, str(error)))
         except (LlmgwError, OSError) as error:

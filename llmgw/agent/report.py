@@ -36,7 +36,7 @@ class Wanted:
             self._models.pop(key, None)
             if value is not None:
                 model = codec.decode(value, ModelSpec, where=key)
-                self._models[key] = tuple(p.weights for p in model.profiles if p.weights is not None)
+                self._models[key] = tuple(spec for profile in model.profiles for spec in profile.roles.values())
 
     def specs(self) -> tuple[WeightsSpec, ...]:
         prefix = f"{keys.MODELS}{self._applied}/"
@@ -82,8 +82,8 @@ class Reporter:
         return sample
 
     def _in_use(self) -> tuple[WeightsSpec, ...]:
-        held = (replica.assignment.profile.weights for replica in self._replicas.values() if not replica.done.is_set())
-        return tuple(spec for spec in held if spec is not None)
+        held = [replica.assignment.profile for replica in self._replicas.values() if not replica.done.is_set()]
+        return tuple(spec for profile in held for spec in profile.roles.values())
 
     async def _write(self, around: Around, engines: tuple[EngineFact, ...], sample: Sample) -> None:
         in_use = self._in_use()

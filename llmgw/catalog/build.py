@@ -45,8 +45,9 @@ def _profile(value: Mapping[str, Any], canonical: Canonical) -> ProfileSpec:
         value, name=str, engine=str, context=int, parallel=int, devices=int, memory=to_bytes, host_memory=to_bytes,
         options=dict, args=tuple, wrapper=tuple, env=_env, start_timeout=to_seconds,
     )  # fmt: skip
-    if "weights" in value:
-        given["weights"] = _weights(value["weights"], canonical)
+    given |= {role: _weights(value[role], canonical) for role in ("weights", "draft") if role in value}
+    if "files" in value:
+        given["files"] = {role: _weights(spec, canonical) for role, spec in sorted(value["files"].items())}
     return ProfileSpec(**given)
 
 

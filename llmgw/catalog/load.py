@@ -34,20 +34,18 @@ class Loaded:
 
 def load_catalog(
     source: Source,
-    engines: Mapping[str, Mapping[str, Any]],
+    engines: Mapping[str, rules.EngineRules],
     *,
-    needing_weights: frozenset[str] = frozenset(),
     canonical: Callable[[str], str] = str,
 ) -> Loaded:
     """The catalog that `source` holds.
 
-    `engines` are the JSON Schemas of the installed engines' options by engine name, `needing_weights` those that
-    load a file. `canonical` gives a weights source its one spelling (ValueError: its text becomes the problem).
-    Raises CatalogInvalid with every problem.
+    `engines` are what the installed engines demand, by engine name. `canonical` gives a weights source its one
+    spelling (ValueError: its text becomes the problem). Raises CatalogInvalid with every problem.
     """
     documents, faults = _documents(source)
     sorted_out = {kind: [document for document, its in documents if its == kind] for kind in KINDS}
-    known = rules.Known(engines=engines, needing_weights=needing_weights, canonical=canonical)
+    known = rules.Known(engines=engines, canonical=canonical)
     misshapen = [problem for document, kind in documents for problem in schemas.check(document, kind)]
     broken = rules.check_all(sorted_out["Model"], sorted_out["Cluster"], known)
     if problems := _presentable(faults, misshapen, broken):

@@ -17,11 +17,19 @@ OWN_VARIABLES: Final = "LLMGW_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRules:
+    """What an engine demands of a profile. `roles`: the files it can use; None: any."""
+
+    options_schema: Mapping[str, Any]
+    needs_weights: bool = False
+    roles: frozenset[str] | None = frozenset({"weights"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """What documents are checked against: values, so that nothing here looks anything up."""
 
-    engines: Mapping[str, Mapping[str, Any]]  #: engine -> JSON Schema of its options
-    needing_weights: frozenset[str]
+    engines: Mapping[str, EngineRules]  #: by engine name
     canonical: Callable[[str], str]  #: a source's one spelling; raises ValueError with advice
 
 
@@ -69,7 +77,8 @@ def _profile(document: Document, path: Path, profile: Mapping[str, Any], known: 
     engine = profile.get("engine")
     if isinstance(engine, str):
         yield from _engine(document, path, engine, profile, known)
-    yield from _weights(document, path, as_mapping(profile.get("weights")), known)
+    for at, spec in _files(profile):
+        yield from _source(document, (*path, *at), as_mapping(spec), known)
     for name in as_mapping(profile.get("env")):
         if name.startswith(OWN_VARIABLES):
             message = f"variables that start with {OWN_VARIABLES} are llmgw's own: choose another name"
@@ -82,27 +91,43 @@ def _engine(document: Document, path: Path, engine: str, profile: Mapping[str, A
         hint = did_you_mean(engine, known.engines)
         yield document.problem((*path, "engine"), f"no engine {quoted(engine)}{hint} (installed: {installed})")
         return
-    if engine in known.needing_weights and "weights" not in profile:
+    rules = known.engines[engine]
+    if rules.needs_weights and "weights" not in profile:
         yield document.problem(path, f"missing key 'weights': the engine {engine} loads a file")
+    for file, _ in _files(profile):
+        if rules.roles is not None and file[-1] not in rules.roles:
+            hint = did_you_mean(file[-1], rules.roles) or f" (it uses: {', '.join(sorted(rules.roles))})"
+            yield document.problem(
+                (*path, *file), f"the engine {engine} has no use for {quoted(file[-1])}{hint}", at_key=True
+            )
     options = profile.get("options", {})
     if not isinstance(options, dict):
         return  # its shape is already at fault
     at = (*path, "options") if "options" in profile else path
     try:
-        yield from check_options(document, at, options, known.engines[engine])
+        yield from check_options(document, at, options, rules.options_schema)
     except BROKEN_SCHEMA as error:
         message = f"the engine plugin {engine} has a faulty options schema ({type(error).__name__}): update the plugin"
         yield document.problem(at, message)
 
 
-def _weights(document: Document, path: Path, weights: Mapping[str, Any], known: Known) -> Iterator[Problem]:
-    source = weights.get("source")
+def _files(profile: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every file of a profile: its path within it, the role last, and what is said of it."""
+    for role in ("weights", "draft"):
+        if role in profile:
+            yield (role,), profile[role]
+    for role, spec in as_mapping(profile.get("files")).items():
+        yield ("files", role), spec
+
+
+def _source(document: Document, path: Path, spec: Mapping[str, Any], known: Known) -> Iterator[Problem]:
+    source = spec.get("source")
     if not isinstance(source, str):
         return
     try:
         known.canonical(source)
     except ValueError as error:
-        yield document.problem((*path, "weights", "source"), str(error))
+        yield document.problem((*path, "source"), str(error))
 
 
 def _recovery(document: Document) -> Iterator[Problem]:

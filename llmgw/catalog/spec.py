@@ -46,6 +46,8 @@ class ProfileSpec:
     name: ProfileName
     engine: EngineName
     weights: WeightsSpec | None = None
+    draft: WeightsSpec | None = None  #: a small model for speculative decoding, loaded by the same process
+    files: Mapping[str, WeightsSpec] = field(default_factory=dict)  #: whatever else the engine reads, by role
     context: int = 4096  #: tokens per slot
     parallel: int = 1  #: requests decoded at once
     devices: int = 0
@@ -56,6 +58,12 @@ class ProfileSpec:
     wrapper: tuple[str, ...] = ()
     env: Mapping[str, str | SecretRef] = field(default_factory=dict)
     start_timeout: Seconds | None = None
+
+    @property
+    def roles(self) -> Mapping[str, WeightsSpec]:
+        """Every file the engine reads, by role: `weights`, `draft`, and those of `files`."""
+        named = {"weights": self.weights, "draft": self.draft}
+        return {role: spec for role, spec in named.items() if spec is not None} | dict(self.files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +154,7 @@ class Catalog:
 
 
 LAUNCH_FIELDS: Final = (
-    "engine", "weights", "context", "parallel", "devices", "options", "args", "wrapper", "env",
+    "engine", "weights", "draft", "files", "context", "parallel", "devices", "options", "args", "wrapper", "env",
 )  # fmt: skip
 """The fields of a profile that a running engine was launched from. The others (memory figures, time-outs) change
 what is placed where, and restart nothing."""

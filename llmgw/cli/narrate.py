@@ -215,5 +215,9 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _curl(url: str, model: ModelName) -> str:
-    body = {"model": model, "temperature": 0, "messages": [{"role": "user", "content": "What is the capital of France?"}]}
+    body = {
+        "model": model,
+        "temperature": 0,
+        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+    }
     return f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{json.dumps(body)}'"

@@ -58,8 +58,7 @@ def _check(path: Path, engines: "Engines", say: Callable[[str], None]) -> "Valid
             say(source.note)
         loaded = load_catalog(
             source,
-            engines.option_schemas(),
-            needing_weights=engines.needing_weights(),
+            engines.rules(),
             canonical=canonical,
         )
     except CatalogInvalid as error:

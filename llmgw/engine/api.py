@@ -29,7 +29,8 @@ class Slot:
     host: str  #: the address to listen on
     port: int
     directory: Path  #: the replica's own, for scratch files
-    files: Mapping[str, Path] = field(default_factory=dict)  #: by role; "weights" is the profile's weights
+    files: Mapping[str, Path] = field(default_factory=dict)  #: by role: "weights", "draft", and those of `files`
+    devices: tuple[str, ...] = ()  #: UUIDs of the accelerators it may use; none: the CPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,17 +81,23 @@ class Engine(ABC):
     """JSON Schema (draft 2020-12) of a profile's `options`."""
     needs_weights: ClassVar[bool] = True
     """Whether a profile without `weights` is an error."""
+    roles: ClassVar[frozenset[str] | None] = frozenset({"weights"})
+    """The files it can use: `weights`, `draft`, and names that it defines for `files`. None: any."""
 
     @abstractmethod
     def fingerprint(self) -> EngineFact:
         """Whether this node can run the engine. May run programs; called in a worker thread, 10 s at most."""
 
     @abstractmethod
-    def footprint(self, profile: ProfileSpec, weights: WeightsFact | None, level: Level) -> Footprint | None:
+    def footprint(self, profile: ProfileSpec, files: Mapping[str, WeightsFact], level: Level) -> Footprint | None:
         """Estimated memory, or None when it cannot be told from what is known. Never a zero for unknown.
 
-        `weights` is None until they are on the node.
+        `files` holds what is on the node, by role: before a fetch, nothing.
         """
+
+    def shrink(self, profile: ProfileSpec, level: Level) -> ProfileSpec | None:
+        """The profile made smaller to fit: for `degraded`, then for `minimal`. None: it cannot be."""
+        return None
 
     @abstractmethod
     def launch(self, profile: ProfileSpec, slot: Slot, level: Level) -> LaunchSpec:

@@ -4,10 +4,10 @@ import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
 
 import pluggy
 
+from llmgw.catalog.rules import EngineRules
 from llmgw.engine import hookspecs
 from llmgw.engine.api import API_VERSION, Engine
 from llmgw.ids import EngineName
@@ -20,12 +20,14 @@ class Engines:
     by_name: Mapping[EngineName, Engine] = field(default_factory=dict)
     broken: Mapping[str, str] = field(default_factory=dict)
 
-    def option_schemas(self) -> dict[str, Mapping[str, Any]]:
-        """Engine name -> JSON Schema of its options, for the catalog's rules."""
-        return {name: engine.options_schema for name, engine in self.by_name.items()}
-
-    def needing_weights(self) -> frozenset[str]:
-        return frozenset(name for name, engine in self.by_name.items() if engine.needs_weights)
+    def rules(self) -> dict[str, EngineRules]:
+        """What each engine demands of a profile, for the catalog's rules."""
+        return {
+            name: EngineRules(
+                options_schema=engine.options_schema, needs_weights=engine.needs_weights, roles=engine.roles
+            )
+            for name, engine in self.by_name.items()
+        }
 
 
 def find_engines(found: Iterable[EntryPoint] | None = None) -> Engines:

@@ -132,13 +132,17 @@ def footprint_of(profile: ProfileSpec, report: NodeReport, engines: Engines) -> 
     """
     if profile.memory is not None:
         return Footprint(host=Bytes(profile.memory + (profile.host_memory or 0)), source="declared")
-    fact = on_node(report.weights, profile.weights) if profile.weights else None
+    found = {role: on_node(report.weights, spec) for role, spec in profile.roles.items()}
+    here = {role: fact for role, fact in found.items() if fact is not None}
     engine = engines.by_name.get(profile.engine)
-    estimate = engine.footprint(profile, fact, Level.FULL) if engine else None
+    estimate = engine.footprint(profile, here, Level.FULL) if engine else None
     if estimate is not None:
         return estimate
-    size = fact.size if fact else profile.weights.size if profile.weights else None
-    return None if size is None else Footprint(host=Bytes(int(size * UNKNOWN_OVERHEAD)), source="guess")
+    sizes = [here[role].size if role in here else spec.size for role, spec in profile.roles.items()]
+    known = [size for size in sizes if size is not None]
+    if not known or len(known) < len(sizes):
+        return None
+    return Footprint(host=Bytes(int(sum(known) * UNKNOWN_OVERHEAD)), source="guess")
 
 
 def _all(entries: Iterable[Entry], part: str, kind: type[T]) -> list[T]:

@@ -81,8 +81,7 @@ class CatalogSync:
     def _load(self, source: Source) -> Loaded:
         return load_catalog(
             source,
-            self._engines.option_schemas(),
-            needing_weights=self._engines.needing_weights(),
+            self._engines.rules(),
             canonical=canonical,
         )
 
@@ -157,7 +156,8 @@ async def _history(store: Store, catalog: Catalog, now: Instant) -> list[Put | D
     if last is not None and last.digest == catalog.digest:
         return []
     number = 1 + (last.number if last else 0)
-    sources = sorted({canonical(p.weights.source) for m in catalog.models.values() for p in m.profiles if p.weights})
+    profiles = [profile for model in catalog.models.values() for profile in model.profiles]
+    sources = sorted({canonical(spec.source) for profile in profiles for spec in profile.roles.values()})
     entry = HistoryEntry(
         number=number, revision=catalog.revision, digest=catalog.digest, at=now.wall, sources=tuple(sources)
     )

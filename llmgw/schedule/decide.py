@@ -222,13 +222,12 @@ class _Room:
         return self._no_disk(claim.profile)
 
     def _no_disk(self, profile: ProfileSpec) -> Rejection | None:
-        weights = profile.weights
-        if weights is None or weights.size is None or on_node(self._report.weights, weights) is not None:
-            return None
+        missing = [spec for spec in profile.roles.values() if on_node(self._report.weights, spec) is None]
+        need = Bytes(sum(spec.size or 0 for spec in missing))
         have = Bytes(max(0, self._report.disk.free - self._policy.reserve.disk))
-        if weights.size <= have:
+        if need <= have:
             return None
-        return Rejection(node=self._node, reason=Reason.DISK, need=weights.size, have=have)
+        return Rejection(node=self._node, reason=Reason.DISK, need=need, have=have)
 
     def _no_memory(self, claim: _Claim, have: Bytes) -> Rejection:
         assert claim.footprint is not None, "refused before for want of a footprint"

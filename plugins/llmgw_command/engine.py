@@ -40,6 +40,7 @@ class CommandEngine(Engine):
 
     name: ClassVar = EngineName("command")
     needs_weights: ClassVar = False
+    roles: ClassVar = None
     options_schema: ClassVar = {
         "type": "object",
         "additionalProperties": False,
@@ -64,7 +65,7 @@ class CommandEngine(Engine):
     def fingerprint(self) -> EngineFact:
         return EngineFact(name=self.name)
 
-    def footprint(self, profile: ProfileSpec, weights: WeightsFact | None, level: Level) -> Footprint | None:
+    def footprint(self, profile: ProfileSpec, files: Mapping[str, WeightsFact], level: Level) -> Footprint | None:
         return None if profile.memory is None else Footprint(host=profile.memory, source="declared")
 
     def launch(self, profile: ProfileSpec, slot: Slot, level: Level) -> LaunchSpec:

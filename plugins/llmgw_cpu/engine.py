@@ -5,7 +5,7 @@ import importlib.util
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -66,7 +66,8 @@ class CpuEngine(Engine):
             return EngineFact(name=self.name, why=f"xllamacpp is not installed; {INSTALL}")
         return EngineFact(name=self.name, version=importlib.metadata.version("xllamacpp"))
 
-    def footprint(self, profile: ProfileSpec, weights: WeightsFact | None, level: Level) -> Footprint | None:
+    def footprint(self, profile: ProfileSpec, files: Mapping[str, WeightsFact], level: Level) -> Footprint | None:
+        weights = files.get("weights")
         return None if weights is None else estimate(profile, weights)
 
     def launch(self, profile: ProfileSpec, slot: Slot, level: Level) -> LaunchSpec:

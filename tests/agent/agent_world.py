@@ -100,7 +100,7 @@ class ScriptEngine(Engine):
     def fingerprint(self) -> EngineFact:
         return EngineFact(name=self.name, version="1")
 
-    def footprint(self, profile: ProfileSpec, weights: WeightsFact | None, level: Level) -> Footprint | None:
+    def footprint(self, profile: ProfileSpec, files: Mapping[str, WeightsFact], level: Level) -> Footprint | None:
         return None
 
     def launch(self, profile: ProfileSpec, slot: Slot, level: Level) -> LaunchSpec:

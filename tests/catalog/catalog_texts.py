@@ -9,10 +9,11 @@ from typing import Any, Final
 import pytest
 
 from llmgw.catalog.load import Loaded, load_catalog
+from llmgw.catalog.rules import EngineRules
 from llmgw.catalog.source import Source
 from llmgw.errors import CatalogInvalid, Problem
 
-ENGINES: Final[dict[str, Mapping[str, Any]]] = {
+SCHEMAS: Final[dict[str, Mapping[str, Any]]] = {
     "cpu": {
         "type": "object",
         "additionalProperties": False,
@@ -32,6 +33,13 @@ ENGINES: Final[dict[str, Mapping[str, Any]]] = {
             "stop_command": {"type": "array", "items": {"type": "string"}},
         },
     },
+}
+
+ENGINES: Final = {
+    name: EngineRules(
+        options_schema=schema, needs_weights=name == "cpu", roles=frozenset({"weights"}) if name == "cpu" else None
+    )
+    for name, schema in SCHEMAS.items()
 }
 
 MODEL: Final = """\
@@ -58,7 +66,7 @@ def source(files: Mapping[str, str | bytes], **more: Any) -> Source:
 
 
 def load(files: Mapping[str, str | bytes], **more: Any) -> Loaded:
-    return load_catalog(source(files), ENGINES, needing_weights=frozenset({"cpu"}), **more)
+    return load_catalog(source(files), ENGINES, **more)
 
 
 def problems(files: Mapping[str, str | bytes] | str, **more: Any) -> list[Problem]:

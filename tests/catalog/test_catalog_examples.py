@@ -3,18 +3,19 @@
 from pathlib import Path
 
 import pytest
-from catalog_texts import ENGINES
 
 from llmgw.catalog.load import load_catalog
 from llmgw.catalog.schemas import schema_directory
 from llmgw.catalog.source import read_source
+from llmgw.engine.manager import find_engines
 
+ENGINES = find_engines().rules()
 EXAMPLES = Path(__file__).parents[2] / "catalog-examples"
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir()))
 def test_an_example_is_valid_without_a_warning(name: str) -> None:
-    loaded = load_catalog(read_source(EXAMPLES / name), ENGINES, needing_weights=frozenset({"cpu"}))
+    loaded = load_catalog(read_source(EXAMPLES / name), ENGINES)
     assert loaded.catalog.models
     assert not loaded.warnings
 

@@ -6,6 +6,7 @@ import pytest
 from catalog_texts import ENGINES, MODEL, load, model, problems, source, texts
 
 from llmgw.catalog.load import MAX_PROBLEMS, load_catalog, revision_of
+from llmgw.catalog.rules import EngineRules
 from llmgw.catalog.spec import BudgetSpec, ClusterSpec, ModelSpec, ProfileSpec, SecretRef, WeightsSpec
 from llmgw.errors import CatalogInvalid, Problem
 from llmgw.ids import EngineName, ModelName, NodeName, ProfileName
@@ -132,7 +133,7 @@ WAITING = {
     "external": "{url: x}", "adapter_of": "b",
 }  # fmt: skip
 WAITING_IN_PROFILE = {
-    "draft": "{source: x}", "files": "{}", "weight": "1.0", "tier": "0", "degraded": "{}", "minimal": "{}",
+    "weight": "1.0", "tier": "0", "degraded": "{}", "minimal": "{}",
     "exclusive": "true", "adapter_of": "b",
 }  # fmt: skip
 WAITING_IN_CLUSTER = {
@@ -261,9 +262,15 @@ def test_options_that_the_engine_requires_are_missed_even_where_there_are_none()
 
 def test_a_plugins_faulty_schema_is_the_plugins_fault() -> None:
     with pytest.raises(CatalogInvalid, match="the engine plugin cpu has a faulty options schema"):
-        load_catalog(source({"a.yaml": model(profile="options: {a: 1}")}), {"cpu": {"type": "objekt"}})
+        load_catalog(
+            source({"a.yaml": model(profile="options: {a: 1}")}),
+            {"cpu": EngineRules(options_schema={"type": "objekt"})},
+        )
     with pytest.raises(CatalogInvalid, match="the engine plugin cpu has a faulty options schema"):
-        load_catalog(source({"a.yaml": model(profile="options: {a: 1}")}), {"cpu": {"patternProperties": {"(": {}}}})
+        load_catalog(
+            source({"a.yaml": model(profile="options: {a: 1}")}),
+            {"cpu": EngineRules(options_schema={"patternProperties": {"(": {}}})},
+        )
 
 
 @pytest.mark.parametrize(
@@ -324,9 +331,34 @@ def test_an_alias_has_no_space_of_any_kind(alias: str) -> None:
 def test_an_option_that_needs_another_says_which() -> None:
     schema = {"properties": {"pooling": {}, "embeddings": {}}, "dependentRequired": {"pooling": ["embeddings"]}}
     with pytest.raises(CatalogInvalid) as caught:
-        load_catalog(source({"a.yaml": model(profile="options: {pooling: mean}")}), {"cpu": schema})
+        load_catalog(
+            source({"a.yaml": model(profile="options: {pooling: mean}")}), {"cpu": EngineRules(options_schema=schema)}
+        )
     (problem,) = caught.value.problems
     assert str(problem) == "a.yaml:8:15: $.profiles[0].options.pooling: 'pooling' needs 'embeddings' beside it"
+
+
+def test_a_file_that_the_engine_has_no_use_for_is_refused() -> None:
+    (draft,) = texts(model(profile="draft: {source: /srv/d.gguf}"))
+    assert "$.profiles[0].draft: the engine cpu has no use for 'draft' (it uses: weights)" in draft
+    (file,) = texts(model(profile="files: {mmproj: {source: /srv/m.gguf}}"))
+    assert "$.profiles[0].files.mmproj: the engine cpu has no use for 'mmproj'" in file
+    (reserved,) = texts(model(profile="files: {weights: {source: /srv/m.gguf}}"))
+    assert "expected a role" in reserved or "is not a role" in reserved
+    (companion,) = texts(
+        model(profile="draft: {source: /srv/d.gguf, model: small}").replace("engine: cpu", "engine: command")
+        + "    options: {command: [x]}\n"
+    )
+    assert "not supported yet" in companion
+
+
+def test_every_role_of_a_profile_is_one_of_its_files() -> None:
+    text = model(profile="draft: {source: /srv/d.gguf}\nfiles: {lora: {source: /srv/l.gguf}}\noptions: {command: [x]}")
+    loaded = load({"a.yaml": text.replace("engine: cpu", "engine: command")})
+    roles = loaded.catalog.models["qwen"].profiles[0].roles
+    assert {role: spec.source for role, spec in roles.items()} == {
+        "weights": "/srv/qwen.gguf", "draft": "/srv/d.gguf", "lora": "/srv/l.gguf",
+    }  # fmt: skip
 
 
 def test_aliases_are_case_sensitive() -> None:

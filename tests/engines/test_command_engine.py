@@ -81,8 +81,8 @@ def test_health_and_then_the_probe_path_must_answer_200() -> None:
 
 
 def test_memory_is_what_was_declared_or_unknown() -> None:
-    assert ENGINE.footprint(profile(command=["s"]), None, Level.FULL) is None
-    found = ENGINE.footprint(profile(command=["s"], memory=Bytes(5)), None, Level.FULL)
+    assert ENGINE.footprint(profile(command=["s"]), {}, Level.FULL) is None
+    found = ENGINE.footprint(profile(command=["s"], memory=Bytes(5)), {}, Level.FULL)
     assert found is not None
     assert (found.host, found.source) == (5, "declared")
 
@@ -105,5 +105,5 @@ def test_both_engines_are_found_through_their_entry_points() -> None:
     engines = find_engines()
     assert not engines.broken
     assert {"cpu", "command"} <= set(engines.by_name)
-    assert "cpu" in engines.needing_weights()
-    assert "command" not in engines.needing_weights()
+    assert engines.rules()["cpu"].needs_weights
+    assert not engines.rules()["command"].needs_weights

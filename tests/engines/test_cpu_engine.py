@@ -311,10 +311,10 @@ async def test_the_estimate_is_within_15_percent_of_peak_memory(
 
 def test_without_metadata_the_size_alone_gives_a_guess() -> None:
     bare = WeightsFact(source="file:///w", entry=None, size=Bytes(1000), last_wanted=Wall(0))
-    found = ENGINE.footprint(profile(), bare, Level.FULL)
+    found = ENGINE.footprint(profile(), {"weights": bare}, Level.FULL)
     assert found is not None
     assert (found.host, found.source) == (1200, "guess")
-    assert ENGINE.footprint(profile(), None, Level.FULL) is None
+    assert ENGINE.footprint(profile(), {}, Level.FULL) is None
 
 
 def test_more_context_slots_and_bits_cost_more(smollm2: Path) -> None:
