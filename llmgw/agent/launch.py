@@ -53,7 +53,7 @@ def start_process(
         files=files,
     )
     spec = _launch_spec(engine_of(assignment, around), assignment, slot)
-    env = _environment(assignment, spec.env, around, mark)
+    env = _environment(assignment, spec, around, mark)
     stop = None if spec.stop_argv is None else tuple(spec.stop_argv)
     intent = Record(assignment=assignment, mark=mark, port=port, url=spec.url.rstrip("/"), stop_argv=stop)
     records.write(state, intent)
@@ -78,10 +78,11 @@ def _launch_spec(engine: Engine, assignment: Assignment, slot: Slot) -> LaunchSp
         raise TerminalError(f"engine {engine.name} failed at launch: {type(error).__name__}: {error}") from error
 
 
-def _environment(assignment: Assignment, engine: Mapping[str, str], around: Around, mark: str) -> dict[str, str]:
+def _environment(assignment: Assignment, spec: LaunchSpec, around: Around, mark: str) -> dict[str, str]:
     profile = spawn.resolve(assignment.profile.env, os.environ)
     key = engine_key(around.secret, assignment.replica)
-    return spawn.environment(os.environ, engine, profile, key=key, mark=mark)
+    env = spawn.environment(os.environ, spec.env, profile, key=key, mark=mark)
+    return env | dict.fromkeys(spec.key_variables, key)
 
 
 def stop_environment(record: Record, secret: bytes) -> dict[str, str]:

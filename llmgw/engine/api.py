@@ -37,14 +37,17 @@ class Slot:
 class LaunchSpec:
     """A process to start. The agent adds to `env`: its own variables and the engine's key (KEY_VARIABLE).
 
-    `url` is the base of the engine's HTTP API, without a trailing slash. `stop_argv` is run before the process is
-    signalled, where ending the process does not end the service.
+    `url` is the base of the engine's HTTP API, without a trailing slash. `key_variables`: further variables in which
+    the program looks for the key it is to demand (`VLLM_API_KEY`). `stop_argv` is run before the process is signalled,
+    where ending the process does not end the service.
     """
 
     argv: Sequence[str]
     url: str
     env: Mapping[str, str] = field(default_factory=dict)
+    key_variables: Sequence[str] = ()
     stop_argv: Sequence[str] | None = None
+    key_variable: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -131,7 +131,7 @@ async def running(case: EngineCase, directory: Path, *, port: int | None = None)
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
             *spec.argv, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-            env={**os.environ, **spec.env, KEY_VARIABLE: KEY},
+            env={**os.environ, **spec.env, KEY_VARIABLE: KEY, **dict.fromkeys(spec.key_variables, KEY)},
         )  # fmt: skip
     run = Running(case, spec, process, log)
     try:

@@ -113,7 +113,9 @@ class ScriptEngine(Engine):
         given = slot.files.get("weights")
         env = {"SERVER": " ".join(server), "WEIGHTS": "" if given is None else str(given)}
         stop = profile.options.get("stop")
-        return LaunchSpec(argv=argv, url=f"http://{slot.host}:{slot.port}", env=env, stop_argv=stop)
+        return LaunchSpec(
+            argv=argv, url=f"http://{slot.host}:{slot.port}", env=env, stop_argv=stop, key_variables=("SCRIPT_KEY",)
+        )
 
     def read_probe(self, request: HttpRequest, status: int, body: bytes) -> Readiness:
         return {200: Readiness.READY, 500: Readiness.BROKEN}.get(status, Readiness.LOADING)

@@ -44,6 +44,7 @@ async def test_the_engine_sees_its_key_and_mark_and_none_of_our_own_settings(nod
             answer = await client.get(f"{fact.url}/env", headers={"Authorization": f"Bearer {key}"})
         seen = answer.json()
         assert seen["LLMGW_ENGINE_KEY"] == key
+        assert seen["SCRIPT_KEY"] == key  # the name under which this program looks for it
         assert seen["LLMGW_REPLICA_MARK"]
         assert seen["SPT_NOENV"] == "1"
         assert (seen["HF_TOKEN"], seen["PLAIN"]) == ("hf secret", "x")
