@@ -16,6 +16,7 @@ from llmgw.engine.api import (
     Slot,
     Verdict,
 )
+from llmgw.engine.shrink import shorter_context
 from llmgw.facts import EngineFact, EngineLoad, Exit, FailureKind, Footprint, Level, WeightsFact
 
 hookimpl = pluggy.HookimplMarker("llmgw")
@@ -39,4 +40,5 @@ __all__ = [
     "WeightsFact",
     "WeightsSpec",
     "hookimpl",
+    "shorter_context",
 ]
