@@ -47,7 +47,6 @@ class LaunchSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     key_variables: Sequence[str] = ()
     stop_argv: Sequence[str] | None = None
-    key_variable: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
