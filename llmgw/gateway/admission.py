@@ -1,4 +1,4 @@
-"""How many requests may wait for a model that is not up yet. Pure counting: the relay holds the requests."""
+"""How much may be in hand at once: requests that wait for a model, bytes of bodies. Pure counting."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -33,3 +33,21 @@ class Admission:
 
     def waiting(self, model: ModelName) -> int:
         return self._waiting.get(model, 0)
+
+
+@dataclass(slots=True)
+class Buffers:
+    """Bounds the request bodies in memory, over all clients. A body counts from its first byte until it is answered."""
+
+    limit: Bytes
+    used: int = 0
+
+    def take(self, size: int) -> bool:
+        """Count `size` bytes more; False, counting nothing, where they would be too many."""
+        if self.used + size > self.limit:
+            return False
+        self.used += size
+        return True
+
+    def give(self, size: int) -> None:
+        self.used -= size

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 from llmgw.gateway import http1
+from llmgw.gateway.admission import Buffers
 from llmgw.gateway.http1 import Part, Request, RequestParser
 from llmgw.gateway.openai import ApiError, Code, error_body
 from llmgw.gateway.relay import Exchange
-from llmgw.units import KIB, Seconds
+from llmgw.units import KIB, MIB, Bytes, Seconds
 
 _RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER with no time: closing resets the connection."""
@@ -29,6 +30,7 @@ class Limits:
     linger: Seconds = Seconds(5)  #: reading on after a refusal, so that the client gets to read it
     sweep: Seconds = Seconds(1)  #: between two looks at all of these
     backlog: int = 256 * KIB  #: bytes read ahead while a request is being answered
+    bodies: Bytes = Bytes(512 * MIB)  #: of request bodies in memory, over all clients
 
 
 class Service(Protocol):
@@ -58,11 +60,12 @@ class ClientConnection(asyncio.Protocol):
         loop: asyncio.AbstractEventLoop,
         limits: Limits,
         max_body: Callable[[], int],
+        buffers: Buffers,
     ) -> None:
         self._service = service
         self._loop = loop
         self._limits = limits
-        self._parser = RequestParser(max_body)
+        self._parser = RequestParser(max_body, buffers)
         self._transport: asyncio.Transport | None = None
         self._exchange: Exchange | None = None
         self._patience = {Part.START: limits.idle, Part.HEAD: limits.head, Part.BODY: limits.body}
@@ -90,7 +93,7 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._lingering:
             return
-        if not self._busy:
+        if not self._busy and not self._parser.ready:
             self._parser.feed(data)
             if self._parser.pending:
                 self._advance()
@@ -108,6 +111,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel()
+        self._parser.close()
         self._transport = None
         self._service.closed(self)
 
@@ -122,6 +126,8 @@ class ClientConnection(asyncio.Protocol):
         self.deadline = NEVER if self._busy else self._loop.time() + self._limits.idle
         if self._exchange is not None:
             self._exchange.resume()
+        elif not self._lingering:
+            self._advance()
 
     def _cancel(self) -> None:
         if self._exchange is not None:
@@ -145,23 +151,25 @@ class ClientConnection(asyncio.Protocol):
     def _next(self) -> bool:
         """Take one step between two answers. False: there is nothing to do but wait."""
         parser = self._parser
-        if parser.ready and not self._lingering:
+        if self._lingering:
+            return False
+        if parser.ready:
+            if self._writing_paused:  # first the client takes the answers that it has
+                return False
             self._busy = True
             self._awaited = None
             self.deadline = NEVER
             exchange = self._service.handle(self, parser.ready.popleft())
             if self._busy:
                 self._exchange = exchange
-                if exchange is not None and self._writing_paused:
-                    exchange.pause()
-        elif self._backlog and not self._lingering:
+        elif self._backlog:
             data = b"".join(self._backlog)
             self._backlog, self._backlog_size = [], 0
             self._resume_reading()
             parser.feed(data)
-        elif parser.refusal is not None and not self._lingering:
+        elif parser.refusal is not None:
             self._refuse_and_linger(parser.refusal)
-        elif self.closing and parser.part is Part.START and not self._lingering:
+        elif self.closing and parser.part is Part.START:
             self._close()
         else:
             self._wait()
@@ -169,8 +177,6 @@ class ClientConnection(asyncio.Protocol):
         return True
 
     def _wait(self) -> None:
-        if self._lingering:
-            return
         parser = self._parser
         if parser.expects_continue:
             parser.expects_continue = False
@@ -215,6 +221,7 @@ class ClientConnection(asyncio.Protocol):
 
     def respond(self, request: Request, status: int, body: bytes = b"", extra: bytes = b"") -> None:
         """A whole answer of ours, in JSON. `extra`: further header lines."""
+        request.release()
         keep = request.keep_alive and not self.closing
         if keep and not request.http11:
             extra += b"Connection: keep-alive\r\n"
@@ -271,9 +278,15 @@ class ClientConnection(asyncio.Protocol):
         if not self._busy and not self._lingering:
             self._close()
 
+    def end(self) -> None:
+        """Close now; a client that waits for an answer, or the rest of one, is told why."""
+        if self._exchange is not None:
+            exchange, self._exchange = self._exchange, None
+            exchange.turn_away()
+        self._close()
+
     def kill(self) -> None:
-        """Close now."""
-        self._cancel()
+        """Close whatever is unsent."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import httptools
 
+from llmgw.gateway.admission import Buffers
 from llmgw.gateway.openai import ApiError, Code
 from llmgw.units import format_bytes
 
@@ -40,6 +41,7 @@ _EXAMINED: Final = _NOT_FORWARDED | {b"content-type", b"content-encoding", b"ori
 
 _SANE_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}").fullmatch
 _LOCAL_ORIGIN: Final = re.compile(rb"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?").fullmatch
+_ABSOLUTE: Final = re.compile(rb"https?://[^/?#]*", re.IGNORECASE).match
 _ID_PREFIX: Final = b"req-" + secrets.token_hex(6).encode()
 _ids: Final = itertools.count(1)
 
@@ -63,10 +65,18 @@ class Request:
     content_encoding: bytes
     forward: bytes
     echo: bytes  #: header block that every answer to it carries
+    buffers: Buffers
+    counted: int = 0  #: bytes of `buffers` that its body takes
 
     @property
     def head_only(self) -> bool:
         return self.method == "HEAD"
+
+    def release(self) -> None:
+        """Its body is needed no more: forget it, and count it no longer. Idempotent."""
+        self.body = b""
+        self.buffers.give(self.counted)
+        self.counted = 0
 
 
 class Part(Enum):
@@ -89,19 +99,20 @@ class RequestParser:
     """
 
     __slots__ = (
-        "_body", "_fed_head", "_headers", "_max_body", "_parser", "_request", "_size", "_upgrading", "_url",
+        "_body", "_buffers", "_fed_head", "_headers", "_max_body", "_parser", "_request", "_size", "_upgrading", "_url",
         "expects_continue", "last", "part", "ready", "refusal",
     )  # fmt: skip
 
-    def __init__(self, max_body: Callable[[], int]) -> None:
+    def __init__(self, max_body: Callable[[], int], buffers: Buffers) -> None:
         self._max_body = max_body
+        self._buffers = buffers
         self._parser: Any = httptools.HttpRequestParser(self)
         self.part = Part.START
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._fed_head = 0
         self._request: Request | None = None
-        self._body: list[bytes] = []
+        self._body: bytes | bytearray = b""
         self._size = 0
         self._upgrading = False
         self.ready: deque[Request] = deque()
@@ -125,6 +136,7 @@ class RequestParser:
         except httptools.HttpParserError as error:
             if self.refusal is None and not self.last:
                 self.refusal = _bad_request(f"not an HTTP request: {error}")
+                self._drop_body()
         if self.part is Part.HEAD and began_before:
             self._fed_head += len(data)
             if self._fed_head > MAX_HEAD:
@@ -137,7 +149,7 @@ class RequestParser:
         self._url = b""
         self._headers = []
         self._fed_head = 0
-        self._body = []
+        self._body = b""
         self._size = 0
 
     def on_url(self, url: bytes) -> None:
@@ -166,10 +178,18 @@ class RequestParser:
 
     def on_body(self, data: bytes) -> None:
         self.expects_continue = False  # it did not wait for our word
-        self._size += len(data)
-        if self._size > self._max_body():
+        if self._size + len(data) > self._max_body():
             self._refuse(_too_large(self._max_body()))
-        self._body.append(data)
+        if not self._buffers.take(len(data)):
+            self._refuse(_OVERLOADED)
+        if not self._size:
+            self._body = data
+        elif isinstance(self._body, bytearray):
+            self._body += data
+        else:  # not a list of pieces: a client that sends many small ones would have us keep many small objects
+            self._body = bytearray(self._body)
+            self._body += data
+        self._size += len(data)
 
     def on_message_complete(self) -> None:
         request = self._request
@@ -178,9 +198,8 @@ class RequestParser:
         self._request = None
         self.part = Part.START
         self.expects_continue = False
-        body = self._body
-        request.body = body[0] if len(body) == 1 else b"".join(body)
-        self._body = []
+        request.body, request.counted = bytes(self._body), self._size
+        self._body, self._size = b"", 0
         request.keep_alive = self._parser.should_keep_alive()
         self.last = not request.keep_alive
         self.ready.append(request)
@@ -223,6 +242,7 @@ class RequestParser:
             content_encoding=found.get(b"content-encoding", b""),
             forward=b"".join((*forward, tag)),
             echo=tag if origin is None else tag + _cross_origin(origin),
+            buffers=self._buffers,
         )
 
     def _check_framing(self, found: dict[bytes, bytes], http11: bool) -> None:
@@ -235,6 +255,8 @@ class RequestParser:
         length = found.get(b"content-length")
         if length is not None and int(length) > self._max_body():
             self._refuse(_too_large(self._max_body()))
+        if length is not None and int(length) > self._buffers.limit - self._buffers.used:
+            self._refuse(_OVERLOADED)  # before it is sent
 
     def _decline_upgrade(self, rest: bytes) -> None:
         """Take a request that offers to switch protocols (h2c, as Java's client does by default) for a plain one.
@@ -258,14 +280,30 @@ class RequestParser:
         self.part = Part.START
         self.feed(b"".join((*head, b"\r\n", rest)))
 
+    def close(self) -> None:
+        """No more will come, and nothing of what came is wanted."""
+        self._drop_body()
+        while self.ready:
+            self.ready.popleft().release()
+
+    def _drop_body(self) -> None:
+        self._buffers.give(self._size)
+        self._body, self._size = b"", 0
+
     def _refuse(self, error: ApiError) -> None:
         self.refusal = error
+        self._drop_body()
         raise _Refused
 
     def _refuse_head(self) -> None:
         self.refusal = _headers_too_large()
         if self.part is Part.BODY:
             raise _Refused
+
+
+_OVERLOADED: Final = ApiError(
+    status=503, code=Code.OVERLOADED, message="too many large requests are in hand: try again shortly", retry_after=2
+)
 
 
 def _bad_request(message: str) -> ApiError:
@@ -286,11 +324,11 @@ def _origin_form(url: bytes) -> bytes:
     """The target without scheme and authority, which a client that takes us for a proxy sends."""
     if url.startswith(b"/"):
         return url
-    scheme, found, rest = url.partition(b"://")
-    if not found or scheme.lower() not in (b"http", b"https"):
+    absolute = _ABSOLUTE(url)
+    if absolute is None:
         return url
-    _, slash, path = rest.partition(b"/")
-    return slash + path or b"/"
+    target = url[absolute.end() :]
+    return target if target.startswith(b"/") else b"/" + target
 
 
 def _without_named(forward: list[bytes], connection: bytes) -> list[bytes]:

@@ -1,7 +1,7 @@
 """What the gateway counts: plain integers on the request path, Prometheus families when somebody scrapes."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -76,8 +76,17 @@ class Meters:
             meter = self._by_model[model] = ModelMeter()
         return meter
 
-    def collect(self, connections: int) -> Iterator[Metric]:
+    def forget(self, keep: Container[str]) -> None:
+        """Drop the counts of models that are not in `keep` and have nothing under way: labels stay bounded."""
+        self._by_model = {
+            model: meter
+            for model, meter in self._by_model.items()
+            if not model or model in keep or meter.in_flight or meter.held
+        }
+
+    def collect(self, connections: int, buffered: int) -> Iterator[Metric]:
         yield GaugeMetricFamily("llmgw_gateway_connections", "Client connections open now.", connections)
+        yield GaugeMetricFamily("llmgw_gateway_body_bytes", "Bytes of request bodies in memory now.", buffered)
         requests = CounterMetricFamily(
             "llmgw_gateway_requests", "Requests answered, by model and class of status.", labels=["model", "status"]
         )

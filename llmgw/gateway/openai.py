@@ -21,6 +21,7 @@ class Code(StrEnum):
     BODY_TOO_LARGE = "body_too_large"
     ENGINE_LOST = "engine_lost"
     HEADERS_TOO_LARGE = "headers_too_large"
+    INVALID_FORM = "invalid_form"
     INVALID_JSON = "invalid_json"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     MODEL_FAILED = "model_failed"
@@ -30,6 +31,7 @@ class Code(StrEnum):
     MODEL_NOT_FOUND = "model_not_found"
     MODEL_UNSCHEDULABLE = "model_unschedulable"
     NOT_READY = "not_ready"
+    OVERLOADED = "overloaded"
     PATH_NOT_FOUND = "path_not_found"
     QUEUE_FULL = "queue_full"
     REQUEST_TIMEOUT = "request_timeout"
@@ -54,9 +56,9 @@ class ApiError:
 class BadBody(Exception):
     """A request body that names no model. `error` is the answer."""
 
-    def __init__(self, message: str, code: Code, param: str | None = None) -> None:
+    def __init__(self, message: str, code: Code, param: str | None = None, *, status: int = 400) -> None:
         super().__init__(message)
-        self.error = ApiError(status=400, code=code, message=message, param=param)
+        self.error = ApiError(status=status, code=code, message=message, param=param)
 
 
 class _Named(msgspec.Struct):
@@ -92,7 +94,8 @@ def read_model(body: bytes) -> str:
 
 
 _SPACE: Final = re.compile(rb"[ \t\r\n]*")
-_KEY: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_KEY: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
+"""Possessive: a key of megabytes must not be remembered character by character."""
 
 
 def rewrite_model(body: bytes, name: str) -> bytes:

@@ -12,13 +12,14 @@ from typing import Final, Protocol
 import structlog
 
 from llmgw.clock import Clock
+from llmgw.gateway import bodies
 from llmgw.gateway.admission import Admission
 from llmgw.gateway.balance import pick
 from llmgw.gateway.http1 import Request
 from llmgw.gateway.meters import Meters
-from llmgw.gateway.openai import ApiError, BadBody, Code, read_model, rewrite_model
+from llmgw.gateway.openai import ApiError, BadBody, Code
 from llmgw.gateway.reply import Reply
-from llmgw.gateway.routes import Hold, Refusal, Route, RoutingTable, queue_full, still_loading
+from llmgw.gateway.routes import Hold, Route, RoutingTable, queue_full, still_loading
 from llmgw.gateway.upstream import EngineConnection, Headers, Target, dial
 from llmgw.ids import ModelName, ReplicaId
 from llmgw.tasks import Tasks
@@ -32,8 +33,10 @@ CONNECT: Final = 5.0
 """Seconds to connect to an engine. It is ready, so its machine is what does not answer."""
 SUSPECT: Final = 2.0
 """Seconds for which an endpoint that was lost comes after the others: its withdrawal is on its way."""
-MOST_LOST: Final = 3
-"""Engines that one request may lose: it may be what kills them."""
+REPLACED: Final = 3.0
+"""Seconds to wait for word that a model whose every endpoint was lost is being restarted. It is on its way to us."""
+MOST_KILLED: Final = 2
+"""Engines that may end with one request in them before it is given up: it may be what kills them."""
 
 
 class Client(Protocol):
@@ -78,11 +81,8 @@ class Relay:
         if (stopped := self.table.stopped) is not None:  # before the body is looked at
             self.refuse(client, request, self.table.stop_refusal(stopped).answer(self.clock.now().wall))
             return None
-        if (error := _unsupported(request)) is not None:
-            self.refuse(client, request, error)
-            return None
         try:
-            name = read_model(request.body)
+            name = bodies.read_model(request)
         except BadBody as bad:
             self.refuse(client, request, bad.error)
             return None
@@ -109,6 +109,7 @@ class Relay:
                 self.targets[endpoint.id] = target
                 by_model[model] = (*by_model.get(model, ()), target)
         self.by_model = by_model
+        self.meters.forget(table.models)
         gone = [target for id, target in before.items() if self.targets.get(id) is not target]
         news = any(not target.withdrawn for target in gone)
         for target in gone:
@@ -155,8 +156,8 @@ class Exchange:
     """One routed request, from its arrival to the end of its answer."""
 
     __slots__ = (
-        "_begun", "_body", "_client", "_connection", "_entered", "_fresh_only", "_meter", "_model", "_name", "_relay",
-        "_reply", "_request", "_size", "_started", "_target", "_timer", "_tried", "ended",
+        "_begun", "_body", "_client", "_connection", "_fresh_only", "_killed", "_lost_at", "_meter", "_model", "_name",
+        "_relay", "_reply", "_request", "_size", "_started", "_target", "_timer", "_tried", "ended",
     )  # fmt: skip
 
     def __init__(self, relay: Relay, client: Client, request: Request, name: str) -> None:
@@ -172,9 +173,10 @@ class Exchange:
         self._target: Target | None = None
         self._connection: EngineConnection | None = None
         self._tried: frozenset[ReplicaId] = frozenset()
+        self._killed = 0  #: engines lost after they had the request, and before they answered
+        self._lost_at = 0.0
         self._fresh_only = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._entered = False
+        self._timer: asyncio.TimerHandle | None = None  #: runs while this request waits for an endpoint
         self._begun = False  #: the client has the head of an answer
         self._reply = Reply(request)
         self.ended = False
@@ -182,33 +184,28 @@ class Exchange:
     def route(self) -> None:
         """Send, hold, or refuse, by the table in force."""
         resolution = self._relay.table.resolve(self._name)
-        if isinstance(resolution, Refusal):
-            self._answer_error(resolution.answer(self._relay.clock.now().wall))
-            return
         model = resolution.model
-        if self._model != model:
+        if model is not None and model != self._model:
             self._model = model
             self._meter = self._relay.meters.of(model)
             self._body = self._body and self._request.body  # rewritten for another model
         if isinstance(resolution, Route):
-            self._send(model)
+            self._send(resolution.model)
+        elif isinstance(resolution, Hold):  # counted from the request's arrival, however often an engine is lost
+            self._hold(resolution.model, self._started + self._limit())
         else:
-            self._hold(resolution)
+            self._answer_error(resolution.answer(self._relay.clock.now().wall))
 
     # waiting
 
-    def _hold(self, hold: Hold) -> None:
+    def _hold(self, model: ModelName, until: float) -> None:
         relay = self._relay
-        if not relay.admission.enter(hold.model, self._size):
-            self._answer_error(queue_full(hold.model, relay.admission.waiting(hold.model)))
+        if not relay.admission.enter(model, self._size):
+            self._answer_error(queue_full(model, relay.admission.waiting(model)))
             return
-        self._entered = True
         self._meter.held += 1
         relay.held[self] = None
-        if self._timer is None:  # counted from the request's arrival, however often an engine is lost
-            self._timer = relay.loop.call_at(self._started + self._limit(), self._waited)
-        elif relay.loop.time() >= self._timer.when():
-            self._waited()
+        self._timer = relay.loop.call_at(until, self._waited)
 
     def _limit(self) -> Seconds:
         applied = self._relay.table.applied
@@ -216,44 +213,58 @@ class Exchange:
 
     def reconsider(self) -> None:
         """The table changed while this request waits."""
-        resolution = self._relay.table.resolve(self._name)
-        if not isinstance(resolution, Hold) or resolution.model != self._model:
-            self._stop_waiting()
-            self.route()
+        self._stop_waiting()
+        self.route()
 
     def turn_away(self) -> None:
-        """The gateway closes while this request waits."""
+        """The gateway closes, and waits no longer for this request."""
+        if self._connection is not None:
+            self._connection.abandon()
+        self._release()
         message = "the gateway is shutting down"
-        self._answer_error(ApiError(status=503, code=Code.SHUTTING_DOWN, message=message, retry_after=1))
+        error = ApiError(status=503, code=Code.SHUTTING_DOWN, message=message, retry_after=1)
+        if self._begun:
+            self._break_off(error)
+        else:
+            self._answer_error(error)
 
     def _stop_waiting(self) -> None:
-        if self._entered and self._model is not None:
-            self._entered = False
+        if self._timer is not None and self._model is not None:
+            self._timer.cancel()
+            self._timer = None
             self._meter.held -= 1
             self._relay.admission.leave(self._model, self._size)
             del self._relay.held[self]
 
     def _waited(self) -> None:
-        """As long as the cluster allows: say how far the model is."""
-        resolution = self._relay.table.resolve(self._name)
-        if self._entered and isinstance(resolution, Hold):
-            now = self._relay.clock.now().wall
-            self._answer_error(still_loading(resolution, Seconds(self._relay.loop.time() - self._started), now))
+        """For as long as the cluster allows: say how far the model is. Or for news of a lost engine that never came."""
+        relay = self._relay
+        resolution = relay.table.resolve(self._name)
+        if isinstance(resolution, Hold):
+            waited = Seconds(relay.loop.time() - self._started)
+            self._answer_error(still_loading(resolution, waited, relay.clock.now().wall))
+        else:
+            self._answer_error(_lost(self._model, "no other replica could be asked"))
 
     # sending
 
     def _send(self, model: ModelName) -> None:
         relay = self._relay
-        target = relay.choose(model, self._tried) if len(self._tried) < MOST_LOST else None
-        if target is None or self._body is None:
-            self._answer_error(_lost(model, "no other replica could be asked"))
+        target = relay.choose(model, self._tried)
+        if target is None:  # all were lost just now, and the controller will say what comes of it
+            self._hold(model, self._lost_at + REPLACED)
+            return
+        if self._body is None:
+            self._answer_error(_lost(model, "the request is too large to have been kept for another"))
             return
         if self._name != model and self._body is self._request.body:
             try:
-                self._body = rewrite_model(self._body, model)
+                self._body = bodies.rewrite_model(self._request, model)
             except BadBody as bad:
                 self._answer_error(bad.error)
                 return
+        if self._tried:
+            self._meter.retried += 1
         self._target = target
         relay.taken(target)
         self._meter.in_flight += 1
@@ -267,13 +278,17 @@ class Exchange:
         try:
             connection = await dial(target, CONNECT)
         except (OSError, TimeoutError) as error:
-            if self._target is target:
-                self.engine_lost(f"cannot connect: {error or 'timed out'}", answered=False, stale=False)
+            self._not_reached(target, f"cannot connect: {error or 'timed out'}")
             return
         if self._target is not target:  # the client left meanwhile
             connection.park()
         elif not self._send_over(connection, target):
-            self.engine_lost("it closed the connection", answered=False, stale=False)
+            self._not_reached(target, "it closed the connection")
+
+    def _not_reached(self, target: Target, why: str) -> None:
+        if self._target is target:
+            self._release()
+            self._try_another(target, why)
 
     def _send_over(self, connection: EngineConnection, target: Target) -> bool:
         request, body = self._request, self._body
@@ -299,6 +314,7 @@ class Exchange:
         self._meter.first_byte.add(self._relay.loop.time() - self._started)
         self._meter.answered(status)
         self._drop_body()
+        self._request.release()
         self._begun = True
         reply = self._reply
         data = reply.head(status, headers) + reply.framed(body, done)
@@ -326,16 +342,29 @@ class Exchange:
             self._fresh_only = True
             self.route()
             return
-        self._relay.suspect(target, why)
+        if self._begun or answered:
+            self._relay.suspect(target, why)
+            self._meter.engine_lost += 1
+            error = _lost(target.model, why)
+            if self._begun:
+                self._break_off(error)
+            else:
+                self._answer_error(error)
+            return
+        self._killed += 1
+        self._try_another(target, why)
+
+    def _try_another(self, target: Target, why: str) -> None:
+        """Nothing of an answer came: another may be asked."""
+        relay = self._relay
+        relay.suspect(target, why)
         self._meter.engine_lost += 1
-        if self._begun:
-            self._break_off(why)
-        elif answered or self._body is None:
-            self._answer_error(_lost(target.model, why))
-        else:
-            self._tried |= {target.id}
-            self._meter.retried += 1
+        self._tried |= {target.id}
+        self._lost_at = relay.loop.time()
+        if self._killed < MOST_KILLED:
             self.route()
+        else:
+            self._answer_error(_lost(target.model, why))
 
     # the client's side
 
@@ -359,10 +388,10 @@ class Exchange:
 
     # the answer
 
-    def _break_off(self, why: str) -> None:
-        """The engine was lost in the middle of its answer, and the client must not take what it has for all."""
+    def _break_off(self, error: ApiError) -> None:
+        """In the middle of an answer: the client must not take what it has for all."""
         self._end()
-        last = self._reply.broken_off(_lost(self._model, why))
+        last = self._reply.broken_off(error)
         if last is None:
             self._client.abort()
             return
@@ -387,23 +416,10 @@ class Exchange:
 
     def _end(self) -> None:
         self._stop_waiting()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._request.release()
         self.ended = True
 
 
 def _lost(model: ModelName | None, why: str) -> ApiError:
     message = f"the engine of model {model!r} was lost: {why}"
     return ApiError(status=502, code=Code.ENGINE_LOST, message=message, retry_after=1)
-
-
-def _unsupported(request: Request) -> ApiError | None:
-    """Bodies that cannot be read. A wrong type for what is JSON all the same is overlooked: curl's -d sends one."""
-    if request.content_type[:10].lower() == b"multipart/":
-        what = "multipart bodies"
-    elif request.content_encoding and request.content_encoding.lower() != b"identity":
-        what = "compressed bodies"
-    else:
-        return None
-    message = f"{what} are not supported yet: send plain JSON"
-    return ApiError(status=415, code=Code.UNSUPPORTED_MEDIA_TYPE, message=message)

@@ -115,10 +115,8 @@ class RoutingTable:
 
     def find(self, name: str) -> ModelSpec | Refusal:
         """The model of that name or alias, whatever its state."""
-        for model in self.models.values():
-            if name in model.names:
-                return model
-        return self._unknown(name)
+        model = self.names[name].model if name in self.names else None
+        return self._unknown(name) if model is None else self.models[model]
 
     def stop_refusal(self, stopped: Stopped) -> Refusal:
         return Refusal(

@@ -11,6 +11,7 @@ from prometheus_client.core import Metric
 from llmgw.catalog.spec import GatewaySettings, ModelSpec
 from llmgw.clock import Clock
 from llmgw.gateway import openai, surface
+from llmgw.gateway.admission import Buffers
 from llmgw.gateway.client import ClientConnection, Limits
 from llmgw.gateway.http1 import Request
 from llmgw.gateway.openai import ApiError, Code
@@ -44,6 +45,7 @@ class Gateway:
         self._tasks = Tasks()
         self._connections: set[ClientConnection] = set()
         self._empty = asyncio.Event()
+        self._buffers = Buffers(limits.bodies)
         self._server: asyncio.Server | None = None
         self._relay: Relay | None = None
         self._usage: UsageReport | None = None
@@ -54,7 +56,7 @@ class Gateway:
         loop = asyncio.get_running_loop()
 
         def connection() -> ClientConnection:
-            return ClientConnection(self, loop, self._limits, self._max_body)
+            return ClientConnection(self, loop, self._limits, self._max_body, self._buffers)
 
         self._server = await loop.create_server(connection, host, port, backlog=BACKLOG, start_serving=False)
         usage = UsageReport(self._store, self._clock, self._name, lambda: relay.targets.values())
@@ -78,7 +80,10 @@ class Gateway:
         await self._tasks.wait()
 
     async def close(self, *, drain: float = 0.0) -> None:
-        """Stop accepting; refuse who waits for a model; give answers under way `drain` seconds; close. Idempotent."""
+        """Stop accepting; refuse who waits for a model; give answers under way `drain` seconds; close. Idempotent.
+
+        An answer that is cut off tells its client why, as one whose engine is lost does.
+        """
         if self._server is None or self._relay is None or self._usage is None:
             return
         server, self._server = self._server, None
@@ -89,9 +94,12 @@ class Gateway:
             exchange.turn_away()
         await self._until_empty(drain)
         for connection in tuple(self._connections):
-            connection.kill()
+            connection.end()
         for target in self._relay.targets.values():
             target.close_idle()
+        await self._until_empty(1.0)
+        for connection in tuple(self._connections):
+            connection.kill()
         await self._until_empty(1.0)
         await self._tasks.close()
         await self._usage.withdraw()
@@ -106,7 +114,7 @@ class Gateway:
 
     def collect(self) -> Iterable[Metric]:
         """The metric families as they stand, for /metrics."""
-        return () if self._relay is None else self._relay.meters.collect(len(self._connections))
+        return () if self._relay is None else self._relay.meters.collect(len(self._connections), self._buffers.used)
 
     # the store's side
 

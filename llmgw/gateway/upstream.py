@@ -13,6 +13,8 @@ from llmgw.plan import Endpoint
 
 IDLE: Final = 30.0
 """Seconds that an unused connection is kept. Engines close theirs sooner or later than that; both are expected."""
+_STALE: Final = 1.0
+"""Seconds after a request within which a kept connection shows that it had been closed before. Later losses are new."""
 _JOIN: Final = 128 * 1024
 """Up to this size, copying a body behind its head is cheaper than a second write."""
 
@@ -102,7 +104,7 @@ class EngineConnection(asyncio.Protocol):
 
     __slots__ = (
         "_answered", "_body", "_complete", "_extra", "_head_done", "_head_told", "_headers", "_keep", "_loop",
-        "_parser", "_paused", "_receiver", "_reused", "_status", "_target", "_transport", "idle_since",
+        "_parser", "_paused", "_receiver", "_reused", "_sent_at", "_status", "_target", "_transport", "idle_since",
     )  # fmt: skip
 
     def __init__(self, target: Target, loop: asyncio.AbstractEventLoop) -> None:
@@ -114,6 +116,7 @@ class EngineConnection(asyncio.Protocol):
         self._reused = False
         self._paused = False
         self._status = 0
+        self._sent_at = 0.0
         self.idle_since = 0.0
         self._reset()
 
@@ -133,6 +136,7 @@ class EngineConnection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return False
         self._receiver = receiver
+        self._sent_at = self._loop.time()
         if len(body) <= _JOIN:
             transport.write(head + body)
         else:
@@ -234,7 +238,8 @@ class EngineConnection(asyncio.Protocol):
         receiver, answered = self._receiver, self._answered
         self.abandon()
         if receiver is not None:
-            receiver.engine_lost(why, answered=answered, stale=self._reused and not answered)
+            stale = self._reused and not answered and self._loop.time() - self._sent_at < _STALE
+            receiver.engine_lost(why, answered=answered, stale=stale)
 
     # llhttp's callbacks
 

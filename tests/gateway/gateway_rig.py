@@ -95,7 +95,7 @@ class FakeEngine:
                 self.asked.append(asked)
                 await self.behaviour(asked, reader, writer)
                 await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, RuntimeError):  # the last: uvloop's, on writing after it
             self.gone += 1
         finally:
             self._writers.discard(writer)

@@ -5,7 +5,9 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmgw.gateway.admission import Buffers
 from llmgw.gateway.http1 import MAX_HEAD, RequestParser
+from llmgw.units import Bytes
 
 GOOD = [
     b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -25,8 +27,8 @@ BROKEN = [
 FRAGMENTS = st.sampled_from([*GOOD, *BROKEN, b"\r\n\r\n", b"Upgrade: h2c\r\n", b"Host: a\r\n", b"0\r\n\r\n"])
 
 
-def parsed(data: bytes, cuts: list[int]) -> RequestParser:
-    parser = RequestParser(lambda: 1000)
+def parsed(data: bytes, cuts: list[int], buffers: Buffers | None = None) -> RequestParser:
+    parser = RequestParser(lambda: 1000, buffers or Buffers(Bytes(5000)))
     edges = [0, *sorted({cut % (len(data) + 1) for cut in cuts}), len(data)]
     for start, end in pairwise(edges):
         if start < end:
@@ -37,12 +39,16 @@ def parsed(data: bytes, cuts: list[int]) -> RequestParser:
 @given(st.lists(FRAGMENTS | st.binary(max_size=40), max_size=8), st.lists(st.integers(0, 2000), max_size=6))
 @settings(max_examples=300, deadline=None)
 def test_any_bytes_in_any_pieces_give_requests_or_one_refusal(parts: list[bytes], cuts: list[int]) -> None:
-    parser = parsed(b"".join(parts), cuts)
+    buffers = Buffers(Bytes(1500))
+    parser = parsed(b"".join(parts), cuts, buffers)
+    assert sum(len(request.body) for request in parser.ready) <= buffers.used <= 1500
     for request in parser.ready:
         assert len(request.body) <= 1000
         assert len(request.forward) <= MAX_HEAD + 200
     if parser.refusal is not None:
         assert 400 <= parser.refusal.status < 600
+    parser.close()
+    assert buffers.used == 0
 
 
 @given(st.lists(st.sampled_from(GOOD), min_size=1, max_size=5), st.lists(st.integers(0, 2000), max_size=8))

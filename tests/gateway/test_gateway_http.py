@@ -272,7 +272,7 @@ async def test_bodies_that_name_no_model_are_refused_in_words(rig: Rig) -> None:
 
 async def test_bodies_of_other_kinds_are_refused_in_words(rig: Rig) -> None:
     await rig.catalog(model("m"))
-    for headers in ("Content-Type: multipart/form-data; boundary=x\r\n", "Content-Encoding: gzip\r\n"):
+    for headers in ("Content-Type: multipart/mixed; boundary=x\r\n", "Content-Encoding: gzip\r\n"):
         data = post({"model": "m"}).replace(b"Content-Type: application/json\r\n", headers.encode())
         assert (await rig.ask(data)).code == "unsupported_media_type"
 

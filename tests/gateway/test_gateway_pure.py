@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from llmgw.catalog.spec import ModelSpec, ProfileSpec
 from llmgw.gateway import surface
-from llmgw.gateway.admission import Admission
+from llmgw.gateway.admission import Admission, Buffers
 from llmgw.gateway.balance import pick
 from llmgw.gateway.http1 import Request
 from llmgw.gateway.openai import ApiError, BadBody, Code, error_body, error_event, read_model, rewrite_model
@@ -218,6 +218,7 @@ def reply(http11: bool = True, keep_alive: bool = True) -> Reply:
         Request(
             method="POST", target=b"/v1/chat/completions", path="/v1/chat/completions", body=b"", http11=http11,
             keep_alive=keep_alive, content_type=b"", content_encoding=b"", forward=b"", echo=b"X-Request-Id: 1\r\n",
+            buffers=Buffers(Bytes(0)),
         )
     )  # fmt: skip
 

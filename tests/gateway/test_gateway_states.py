@@ -6,7 +6,7 @@ import pytest
 from gateway_rig import DIGEST, DONE, STREAM_HEAD, Asked, Rig, chunked, echo, event, get, model, post, until
 
 from llmgw.facts import Progress
-from llmgw.ids import NodeName
+from llmgw.ids import ModelName, NodeName
 from llmgw.plan import ModelState, Reason, Rejection
 from llmgw.store import keys
 from llmgw.units import GIB, MIB, Bytes, Seconds, Wall
@@ -250,8 +250,55 @@ async def test_closing_without_patience_ends_everything(rig: Rig) -> None:
     wire.send(post({"model": "m"}))
     await until(lambda: engine.asked, "the request arriving")
     await rig.gateway.close()
+    assert (await wire.answer()).code == "shutting_down"
     assert await wire.until_closed() == b""
     await until(lambda: engine.gone == 1, "the engine's connection closing")
+
+
+async def test_a_stream_cut_off_by_closing_ends_with_an_error_event(rig: Rig) -> None:
+    async def endless(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(STREAM_HEAD + chunked(event("one")))
+        await reader.readexactly(1)
+
+    engine = await rig.serving(endless)
+    wire = await rig.wire()
+    wire.send(post({"model": "m", "stream": True}))
+    await wire.reader.readuntil(b'"one"')
+    await rig.gateway.close(drain=0.05)
+    rest = await wire.until_closed()
+    assert b'"code":"shutting_down"' in rest
+    assert b"[DONE]" not in rest
+    await until(lambda: engine.gone == 1, "the engine's connection closing")
+
+
+async def test_a_request_whose_only_engine_dies_is_held_for_the_one_that_replaces_it(rig: Rig) -> None:
+    async def die(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    old, new = await rig.engine(die), await rig.engine()
+    await rig.catalog(model("m"))
+    endpoint = await rig.endpoint("m", old.url, "old")
+    asked = asyncio.create_task(rig.post({"model": "m"}))
+    await until(lambda: rig.metric("llmgw_gateway_held", model="m") == 1, "waiting for word of its engine")
+    await old.stop()
+    late = asyncio.create_task(rig.post({"model": "m"}))  # nobody has withdrawn the endpoint yet
+    await until(lambda: rig.metric("llmgw_gateway_held", model="m") == 2, "the other waiting too")
+    await rig.status("m", ModelState.READY)
+    assert len(old.asked) == 1, "news of other things is no reason to ask a lost engine again"
+    await rig.withdraw(endpoint)
+    await rig.endpoint("m", new.url, "new")
+    assert [(await task).status for task in (asked, late)] == [200, 200]
+    assert len(new.asked) == 2
+
+
+async def test_a_refusal_counts_for_the_model_that_it_is_about(rig: Rig) -> None:
+    await rig.catalog(model("m", "alias"))
+    await rig.status("m", ModelState.FAILED, reason="it crashed")
+    assert (await rig.post({"model": "alias"})).code == "model_failed"
+    assert rig.metric("llmgw_gateway_requests_total", model="m", status="5xx") == 1
+    await rig.store.delete(keys.model(DIGEST, ModelName("m")))
+    await rig.catalog(model("n"))
+    assert rig.metric("llmgw_gateway_requests_total", model="m", status="5xx") == 0, "no labels of models that went"
 
 
 async def test_an_address_in_use_is_an_error_at_start(rig: Rig) -> None:

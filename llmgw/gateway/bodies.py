@@ -1,0 +1,31 @@
+"""Which model a request's body names, as JSON or as a form; and the same body naming another. Does no I/O."""
+
+from llmgw.gateway import openai
+from llmgw.gateway.http1 import Request
+from llmgw.gateway.multipart import find_model, is_form
+from llmgw.gateway.openai import BadBody, Code
+
+
+def read_model(request: Request) -> str:
+    """The name in the body's `model`. Raises BadBody, saying what is wrong.
+
+    A wrong type for what is JSON all the same is overlooked: curl's -d sends one.
+    """
+    if request.content_encoding and request.content_encoding.lower() != b"identity":
+        raise BadBody("compressed bodies are not read: send it plain", Code.UNSUPPORTED_MEDIA_TYPE, status=415)
+    kind = request.content_type
+    if is_form(kind):
+        return find_model(kind, request.body).name
+    if kind[:10].lower() == b"multipart/":
+        what = "of multipart bodies only multipart/form-data is read"
+        raise BadBody(what, Code.UNSUPPORTED_MEDIA_TYPE, status=415)
+    return openai.read_model(request.body)
+
+
+def rewrite_model(request: Request, name: str) -> bytes:
+    """The body of a request that `read_model` accepted, with another name in it and nothing else changed."""
+    body = request.body
+    if not is_form(request.content_type):
+        return openai.rewrite_model(body, name)
+    found = find_model(request.content_type, body)
+    return b"".join((body[: found.start], name.encode(), body[found.end :]))
