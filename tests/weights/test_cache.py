@@ -161,8 +161,9 @@ async def test_a_name_with_spaces_and_percent_signs_is_found(cache: Cache, tmp_p
     assert cache.facts([local(path)])[0].size == 1
 
 
-async def test_a_missing_file_or_a_folder_is_refused(cache: Cache, tmp_path: Path) -> None:
-    for path, word in ((tmp_path / "no", "does not exist"), (tmp_path, "not a file")):
+async def test_a_missing_file_or_what_is_no_file_is_refused(cache: Cache, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, word in ((tmp_path / "no", "does not exist"), (tmp_path / "pipe", "neither a file nor a directory")):
         assert cache.locate(local(path)) is None
         with pytest.raises(WeightsRefused, match=word):
             await get(cache, local(path))

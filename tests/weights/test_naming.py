@@ -19,6 +19,8 @@ from llmgw.weights.naming import FileSource, PypiSource, canonical, entry_name
         ("FILE://localhost/models/./x", "file:///models/x"),
         ("/100%.gguf", "file:///100%25.gguf"),
         ("//srv/x", "file:///srv/x"),
+        ("/models/folder/", "file:///models/folder"),
+        ("file:///models/folder//", "file:///models/folder"),
     ],
 )
 def test_spellings_of_one_source_are_one(text: str, expected: str) -> None:
