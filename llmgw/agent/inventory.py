@@ -139,9 +139,8 @@ async def fingerprints(engines: Engines, *, timeout: float = FINGERPRINT_TIMEOUT
     """Every engine's word on this node, in name order. One that raises or hangs is unusable, and says why."""
     found = [_fingerprint(name, engine, timeout) for name, engine in engines.by_name.items()]
     facts = {fact.name: fact for fact in await asyncio.gather(*found)}
-    for plugin, trace in engines.broken.items():
-        why = f"its plugin cannot be loaded: {trace.strip().rpartition(chr(10))[2]}"
-        facts.setdefault(EngineName(plugin), EngineFact(name=EngineName(plugin), why=why))
+    for name, why in engines.lost.items():
+        facts.setdefault(name, EngineFact(name=name, why=why))
     return tuple(facts[name] for name in sorted(facts))
 
 
@@ -156,6 +155,8 @@ async def _fingerprint(name: EngineName, engine: Engine, timeout: float) -> Engi
     def work() -> None:
         try:
             fact = engine.fingerprint()
+            if not isinstance(fact, EngineFact) or fact.name != name:
+                raise TypeError(f"it returned {fact!r:.80}")
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's failure, whatever it is, stays its own
             fact = EngineFact(name=name, why=f"its fingerprint failed: {type(error).__name__}: {error}")
         try:

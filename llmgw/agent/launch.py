@@ -21,9 +21,8 @@ def engine_of(assignment: Assignment, around: Around) -> Engine:
     """Raises TerminalError when this node has no such engine."""
     engine = around.engines.by_name.get(assignment.profile.engine)
     if engine is None:
-        raise TerminalError(
-            f"no engine {assignment.profile.engine!r} on {around.node}: install its plugin and restart llmgw"
-        )
+        why = around.engines.lost.get(assignment.profile.engine, "install its plugin and restart llmgw")
+        raise TerminalError(f"no engine {assignment.profile.engine!r} on {around.node}: {why}")
     return engine
 
 

@@ -66,7 +66,10 @@ class Asker:
                 return None
             # Twice: a kept connection that the engine closed meanwhile fails the first time.
             answer = await self.ask(request) or await self.ask(request)
-            return None if answer is None else engine.read_load(*answer)
+            load = None if answer is None else engine.read_load(*answer)
+            if load is not None and not isinstance(load, EngineLoad):
+                raise TypeError(f"read_load returned {load!r:.80}")
+            return load
         except Exception as error:  # noqa: BLE001 - a plugin that cannot read an answer must not end a good engine
             log.warning("load_unreadable", engine=engine.name, error=repr(error))
             return None

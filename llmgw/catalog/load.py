@@ -56,7 +56,8 @@ def load_catalog(
     catalog = Catalog(
         revision=revision_of(source, digest), digest=digest, models={m.name: m for m in models}, cluster=cluster
     )
-    return Loaded(catalog=catalog, warnings=tuple(_warnings(catalog)))
+    doubts = rules.doubts(sorted_out["Model"], known)
+    return Loaded(catalog=catalog, warnings=(*_warnings(catalog), *doubts))
 
 
 def revision_of(source: Source, digest: Digest | None = None) -> Revision:

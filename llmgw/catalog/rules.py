@@ -18,11 +18,15 @@ OWN_VARIABLES: Final = "LLMGW_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRules:
-    """What an engine demands of a profile. `roles`: the files it can use; None: any."""
+    """What an engine demands of a profile. `roles`: the files it can use; None: any.
+
+    `lost`: why no node can use it now, its plugin being broken, say. Its models are accepted unchecked, and wait.
+    """
 
     options_schema: Mapping[str, Any]
     needs_weights: bool = False
     roles: frozenset[str] | None = frozenset({"weights"})
+    lost: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,17 @@ def check_all(models: Sequence[Document], clusters: Sequence[Document], known: K
     for document in clusters:
         problems.extend(_recovery(document))
     return problems
+
+
+def doubts(models: Sequence[Document], known: Known) -> Iterator[Problem]:
+    """What is accepted and will not work as things stand: warnings, over every Model document."""
+    for document in models:
+        for index, profile in enumerate(as_list(as_mapping(document.value).get("profiles"))):
+            engine = as_mapping(profile).get("engine")
+            rules = known.engines.get(engine) if isinstance(engine, str) else None
+            if rules is not None and rules.lost is not None:
+                at = ("profiles", index, "engine")
+                yield document.problem(at, f"{rules.lost}; the options are not checked, and it is not started")
 
 
 def _unique_names(models: Sequence[Document]) -> Iterator[Problem]:
@@ -87,7 +102,7 @@ def _profile(document: Document, path: Path, profile: Mapping[str, Any], known: 
 
 def _engine(document: Document, path: Path, engine: str, profile: Mapping[str, Any], known: Known) -> Iterator[Problem]:
     if engine not in known.engines:
-        installed = ", ".join(sorted(known.engines)) or "none"
+        installed = ", ".join(sorted(name for name, its in known.engines.items() if its.lost is None)) or "none"
         hint = did_you_mean(engine, known.engines)
         yield document.problem((*path, "engine"), f"no engine {quoted(engine)}{hint} (installed: {installed})")
         return

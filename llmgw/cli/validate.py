@@ -31,8 +31,9 @@ def validate(
 
     logs.configure()
     engines = find_engines()
-    for plugin, failure in engines.broken.items():
-        note(f"llmgw: the plugin {plugin} cannot be loaded: {failure.strip().splitlines()[-1]}")
+    for plugin in engines.plugins:
+        if plugin.name in engines.broken:
+            note(f"llmgw: plugin {plugin.name}: {plugin.reason} (`llmgw plugins list -v` tells more)")
     answer = _check(path, engines, note)
     if wants_json(output, as_json):
         print_json(answer)

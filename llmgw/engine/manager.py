@@ -1,28 +1,73 @@
 """Finds the installed engine plugins. One that cannot be loaded is reported; every other one works."""
 
+import contextlib
+import os
+import re
+import sys
 import traceback
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from importlib.metadata import EntryPoint, entry_points
-
-import pluggy
+from pathlib import Path
+from typing import Final
 
 from llmgw.catalog.rules import EngineRules
-from llmgw.engine import hookspecs
-from llmgw.engine.api import API_VERSION, Engine
-from llmgw.ids import EngineName
+from llmgw.engine import vetting
+from llmgw.engine.api import Engine
+from llmgw.engine.loading import load_plugin, summary
+from llmgw.engine.vetting import VET_TIMEOUT, Vetting
+from llmgw.ids import EngineName, is_name
+
+GROUP: Final = "llmgw"
+OWN: Final = "llmgw"
+"""The distribution whose plugins are llmgw's own: imported as any part of it is."""
+
+DISABLE: Final = "LLMGW_DISABLE_PLUGINS"
+_ALL: Final = frozenset({"1", "all", "true", "yes", "on"})
+_NONE: Final = frozenset({"", "0", "none", "false", "no", "off"})
+
+
+class PluginState(StrEnum):
+    OK = "ok"
+    CLASH = "clash"  #: an engine of its is left out: another plugin brings one of that name
+    BROKEN = "broken"
+    DISABLED = "disabled"  #: turned off by LLMGW_DISABLE_PLUGINS; not imported
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginFact:
+    """One installed plugin. `engines`: those it brings, or where it is not loaded those it is known to bring."""
+
+    name: str  #: of its entry point
+    distribution: str
+    version: str
+    state: PluginState
+    own: bool = False  #: it comes with llmgw
+    api_version: int | None = None
+    engines: tuple[EngineName, ...] = ()
+    reason: str = ""  #: one line: why it is not `ok`
+    failure: str = ""  #: the traceback, or what else there is to tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engines:
-    """What was found. `broken`: plugin name -> traceback or reason."""
+    """What was found. `broken`: plugin name -> traceback or reason. `lost`: engines that cannot be used because
+    their plugin is broken or turned off -> which, and why."""
 
     by_name: Mapping[EngineName, Engine] = field(default_factory=dict)
     broken: Mapping[str, str] = field(default_factory=dict)
+    lost: Mapping[EngineName, str] = field(default_factory=dict)
+    plugins: tuple[PluginFact, ...] = ()
 
     def rules(self) -> dict[str, EngineRules]:
-        """What each engine demands of a profile, for the catalog's rules."""
-        return {
+        """What each engine demands of a profile, for the catalog's rules. A lost one demands nothing: its models
+        wait, and the rest of the catalog is served."""
+        lost: dict[str, EngineRules] = {
+            name: EngineRules(options_schema={}, needs_weights=False, roles=None, lost=why)
+            for name, why in self.lost.items()
+        }
+        return lost | {
             name: EngineRules(
                 options_schema=engine.options_schema, needs_weights=engine.needs_weights, roles=engine.roles
             )
@@ -30,29 +75,179 @@ class Engines:
         }
 
 
-def find_engines(found: Iterable[EntryPoint] | None = None) -> Engines:
-    """Import every plugin of the entry-point group `llmgw` (or those given) and collect its engines."""
-    manager = pluggy.PluginManager("llmgw")
-    manager.add_hookspecs(hookspecs)
+def find_engines(
+    found: Iterable[EntryPoint] | None = None,
+    *,
+    cache: Path | None = None,
+    timeout: float = VET_TIMEOUT,
+    afresh: bool = False,
+) -> Engines:
+    """Load the plugins of the entry-point group `llmgw` (or those given) and collect their engines. Blocking.
+
+    A third party's plugin is tried in a child process first (`timeout` seconds; verdicts are kept in the file
+    `cache`, by default the user's), and imported only when it came through. `afresh`: the failed are tried again.
+    LLMGW_DISABLE_PLUGINS turns third parties' plugins off, all or those named, before any import.
+    """
+    cache = cache or vetting.default_cache()
+    points = entry_points(group=GROUP) if found is None else found
+    plugins = [_Found(point) for point in sorted(points, key=_order)]
+    _tell_apart(plugins)
+    off = _Switch(os.environ.get(DISABLE, ""))
+    tried = [plugin for plugin in plugins if not off.covers(plugin) and not plugin.own]
+    verdicts = vetting.vet_all([plugin.point for plugin in tried], cache=cache, timeout=timeout, afresh=afresh)
+    vetted = {plugin.name: verdict for plugin, verdict in zip(tried, verdicts, strict=True)}
     engines: dict[EngineName, Engine] = {}
-    broken: dict[str, str] = {}
-    for point in sorted(found if found is not None else entry_points(group="llmgw"), key=lambda p: p.name):
-        try:
-            plugin = point.load()
-            manager.register(plugin, name=point.name)
-            manager.check_pending()  # a misspelt hook registers silently otherwise
-            for engine in _engines_of(manager, plugin):
-                if engine.api_version != API_VERSION:
-                    raise ValueError(f"wants plugin API {engine.api_version}, this llmgw has {API_VERSION}")
-                engines.setdefault(engine.name, engine)
-        except (Exception, SystemExit):  # noqa: BLE001 - a plugin's failure, whatever it is, must stay its own
-            broken[point.name] = traceback.format_exc(limit=-4)
-            if manager.has_plugin(point.name):
-                manager.unregister(name=point.name)
-    return Engines(by_name=engines, broken=broken)
+    owner: dict[EngineName, str] = {}
+    facts = []
+    for plugin in plugins:
+        if off.covers(plugin):
+            known = vetting.remembered(plugin.point, cache)
+            facts.append(plugin.fact(PluginState.DISABLED, reason=f"it is turned off by {DISABLE}", engines=known))
+            continue
+        fact, loaded = _load(plugin, vetted.get(plugin.name))
+        for engine in loaded:
+            if owner.setdefault(engine.name, plugin.name) == plugin.name:
+                engines[engine.name] = engine
+            else:
+                fact = _clashing(fact, engine.name, owner[engine.name])
+        facts.append(fact)
+    return Engines(
+        by_name=engines,
+        broken={fact.name: fact.failure for fact in facts if fact.state in (PluginState.BROKEN, PluginState.CLASH)},
+        lost=_lost(facts, engines),
+        plugins=tuple(facts),
+    )
 
 
-def _engines_of(manager: pluggy.PluginManager, plugin: object) -> list[Engine]:
-    others = [other for other in manager.get_plugins() if other is not plugin]
-    groups = manager.subset_hook_caller("llmgw_engines", others)()
-    return [engine for group in groups for engine in group]
+class _Found:
+    """An entry point and where it comes from."""
+
+    def __init__(self, point: EntryPoint) -> None:
+        self.point = point
+        self.name = point.name
+        self.distribution = point.dist.name if point.dist is not None else ""
+        self.version = point.dist.version if point.dist is not None else ""
+        self.own = _plain(self.distribution) == OWN
+
+    def fact(
+        self,
+        state: PluginState,
+        *,
+        reason: str = "",
+        failure: str = "",
+        engines: Sequence[EngineName] = (),
+        api_version: int | None = None,
+    ) -> PluginFact:
+        return PluginFact(
+            name=self.name,
+            distribution=self.distribution,
+            version=self.version,
+            state=state,
+            own=self.own,
+            api_version=api_version,
+            engines=tuple(engines),
+            reason=reason,
+            failure=failure,
+        )
+
+
+class _Switch:
+    """LLMGW_DISABLE_PLUGINS: `1` or `all`, or names of plugins or distributions with commas between them."""
+
+    def __init__(self, text: str) -> None:
+        self._all = text.strip().lower() in _ALL
+        names = [] if self._all or text.strip().lower() in _NONE else text.split(",")
+        self._names = {_plain(name.strip()) for name in names}
+
+    def covers(self, plugin: _Found) -> bool:
+        """llmgw's own can be named; `all` leaves them on."""
+        if self._all:
+            return not plugin.own
+        names = {_plain(plugin.name)} if plugin.own else {_plain(plugin.name), _plain(plugin.distribution)}
+        return not self._names.isdisjoint(names)
+
+
+def _order(point: EntryPoint) -> tuple[bool, str, str, str]:
+    """llmgw's own first, so that no installed package takes one's place unseen; then by name."""
+    distribution = point.dist.name if point.dist is not None else ""
+    return _plain(distribution) != OWN, point.name, distribution, point.value
+
+
+def _tell_apart(plugins: Iterable[_Found]) -> None:
+    """Two distributions may use the same name for an entry point."""
+    taken: set[str] = set()
+    for plugin in plugins:
+        base = name = plugin.name
+        if name in taken:
+            base = name = f"{plugin.name} of {plugin.distribution or plugin.point.value}"
+        number = 2
+        while name in taken:
+            name, number = f"{base} ({number})", number + 1
+        plugin.name = name
+        taken.add(name)
+
+
+def _load(plugin: _Found, vetted: Vetting | None) -> tuple[PluginFact, tuple[Engine, ...]]:
+    """Import a plugin here, where its child came back whole (`vetted` None: it is llmgw's own)."""
+    if vetted is not None and not vetted.ok:
+        fact = plugin.fact(
+            PluginState.BROKEN,
+            reason=vetted.reason,
+            failure=vetted.failure,
+            engines=vetted.engines,
+            api_version=vetted.api_version,
+        )
+        return fact, ()
+    try:
+        with _stdout_kept_clean():
+            engines = load_plugin(plugin.point)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a plugin's failure, whatever it is, must stay its own
+        trace = "".join(traceback.format_exception(error, limit=-4))
+        known = vetted.engines if vetted is not None else ()
+        return plugin.fact(PluginState.BROKEN, reason=summary(error), failure=trace, engines=known), ()
+    names = tuple(engine.name for engine in engines)
+    version = max((engine.api_version for engine in engines), default=None)
+    return plugin.fact(PluginState.OK, engines=names, api_version=version), engines
+
+
+def _clashing(fact: PluginFact, engine: EngineName, owner: str) -> PluginFact:
+    reason = f"its engine {engine!r} is left out: the plugin {owner!r} brings one of that name"
+    reasons = "; ".join(filter(None, (fact.reason, reason)))
+    kept = tuple(name for name in fact.engines if name != engine)
+    return replace(fact, state=PluginState.CLASH, reason=reasons, failure=reasons, engines=kept)
+
+
+def _lost(facts: Iterable[PluginFact], engines: Mapping[EngineName, Engine]) -> dict[EngineName, str]:
+    """By engine. What a plugin brings that never worked, nobody knows: then its own name stands for its engine."""
+    lost: dict[EngineName, str] = {}
+    for fact in facts:
+        if fact.state not in (PluginState.BROKEN, PluginState.DISABLED):
+            continue
+        what = "is broken" if fact.state is PluginState.BROKEN else "is not loaded"
+        names = fact.engines or ((EngineName(fact.name),) if is_name(fact.name) else ())
+        for name in names:
+            if name not in engines:
+                lost.setdefault(name, f"plugin {fact.name} {what}: {fact.reason}")
+    return lost
+
+
+def _plain(name: str) -> str:
+    """A distribution's name as PEP 503 compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@contextlib.contextmanager
+def _stdout_kept_clean() -> Iterator[None]:
+    """What a plugin prints while it is loaded goes to stderr: stdout holds a command's answer alone."""
+    with contextlib.ExitStack() as stack:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+            stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        with contextlib.suppress(OSError):  # closed, with some supervisors
+            kept = os.dup(1)
+            stack.callback(os.close, kept)
+            os.dup2(2, 1)
+            stack.callback(os.dup2, kept, 1)
+        yield

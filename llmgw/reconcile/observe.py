@@ -2,9 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TypeVar
 
+import structlog
+
 from llmgw.catalog.spec import Catalog, ProfileSpec, spec_digest
+from llmgw.engine.api import Engine
 from llmgw.engine.manager import Engines
 from llmgw.facts import (
     Footprint,
@@ -15,6 +19,7 @@ from llmgw.facts import (
     RecoveryRecord,
     ReplicaFact,
     Usage,
+    WeightsFact,
 )
 from llmgw.ids import NodeName, ReplicaId, SpecDigest
 from llmgw.plan import Assignment, Stopped, Want
@@ -23,6 +28,8 @@ from llmgw.store.api import Entry, Store
 from llmgw.store.codec import decode
 from llmgw.units import Bytes, Instant, Wall
 from llmgw.weights.lookup import on_node
+
+log = structlog.get_logger("llmgw.reconcile")
 
 T = TypeVar("T")
 
@@ -135,7 +142,7 @@ def footprint_of(profile: ProfileSpec, report: NodeReport, engines: Engines) -> 
     found = {role: on_node(report.weights, spec) for role, spec in profile.roles.items()}
     here = {role: fact for role, fact in found.items() if fact is not None}
     engine = engines.by_name.get(profile.engine)
-    estimate = engine.footprint(profile, here, Level.FULL) if engine else None
+    estimate = _estimate(engine, profile, here) if engine else None
     if estimate is not None:
         return estimate
     sizes = [here[role].size if role in here else spec.size for role, spec in profile.roles.items()]
@@ -143,6 +150,24 @@ def footprint_of(profile: ProfileSpec, report: NodeReport, engines: Engines) -> 
     if not known or len(known) < len(sizes):
         return None
     return Footprint(host=Bytes(int(sum(known) * UNKNOWN_OVERHEAD)), source="guess")
+
+
+def _estimate(engine: Engine, profile: ProfileSpec, here: Mapping[str, WeightsFact]) -> Footprint | None:
+    """The engine's word, or None where its plugin fails: that must not cost the other models their pass."""
+    try:
+        found = engine.footprint(profile, here, Level.FULL)
+        if found is not None and not isinstance(found, Footprint):
+            raise TypeError(f"it returned {found!r:.80}")
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's failure, whatever it is, stays its own
+        _complain(engine.name, f"{type(error).__name__}: {error}")
+        return None
+    return found
+
+
+@lru_cache(maxsize=256)
+def _complain(engine: str, why: str) -> None:
+    """Once for each failure: it comes again at every pass."""
+    log.warning("footprint_failed", engine=engine, error=why)
 
 
 def _all(entries: Iterable[Entry], part: str, kind: type[T]) -> list[T]:

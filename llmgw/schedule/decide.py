@@ -209,6 +209,9 @@ class _Room:
 
     def _rejection(self, claim: _Claim) -> Rejection | None:
         """The first filter that rules the node out, whatever else runs there."""
+        why = None if claim.is_current else _engine_missing(self._report, claim.profile)
+        if why is not None:
+            return Rejection(node=self._node, reason=Reason.ENGINE, detail=why)
         if claim.footprint is None:
             advice = "declare `memory`, or `size` under `weights`, in the profile"
             return Rejection(node=self._node, reason=Reason.SIZE_UNKNOWN, detail=advice)
@@ -216,9 +219,6 @@ class _Room:
             return self._no_memory(claim, Bytes(self._limit(claim)))
         if claim.is_current:
             return None  # it runs: neither engine nor disk is needed again
-        why = _engine_missing(self._report, claim.profile)
-        if why is not None:
-            return Rejection(node=self._node, reason=Reason.ENGINE, detail=why)
         return self._no_disk(claim.profile)
 
     def _no_disk(self, profile: ProfileSpec) -> Rejection | None:

@@ -153,7 +153,7 @@ async def test_an_engine_whose_fingerprint_raises_or_hangs_is_unusable_and_says_
 
     found = Engines(
         by_name={engine.name: engine for engine in (Raises(), Hangs(), ScriptEngine())},
-        broken={"odd": "Traceback\nImportError: no module named x"},
+        lost={EngineName("odd"): "plugin odd is broken: ImportError: no module named x"},
     )
     facts = {fact.name: fact.why for fact in await inventory.fingerprints(found, timeout=0.3)}
     forever.set()
