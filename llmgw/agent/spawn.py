@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from llmgw import descriptors
 from llmgw.agent.process import MARK_VARIABLE
 from llmgw.catalog.spec import SecretRef
 from llmgw.engine.api import KEY_VARIABLE
@@ -35,6 +36,7 @@ def spawn(argv: Sequence[str], env: Mapping[str, str], *, home: Path, log: Path)
         )
     finally:
         os.close(fd)
+    descriptors.restore_for(child.pid)
     child.returncode = 0  # from here on it is known by its identity: Popen neither reaps it nor warns that it runs
     return child.pid
 

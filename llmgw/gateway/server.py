@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 from prometheus_client.core import Metric
 
+from llmgw import descriptors
 from llmgw.catalog.spec import GatewaySettings, ModelSpec
 from llmgw.clock import Clock
 from llmgw.gateway import openai, surface
@@ -54,6 +55,7 @@ class Gateway:
     async def start(self, host: str, port: int) -> None:
         """Listen and serve. Raises OSError when the address cannot be had; then nothing was started."""
         loop = asyncio.get_running_loop()
+        descriptors.raise_limit()
 
         def connection() -> ClientConnection:
             return ClientConnection(self, loop, self._limits, self._max_body, self._buffers)
