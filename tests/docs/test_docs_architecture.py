@@ -34,7 +34,7 @@ def test_every_package_is_described_and_exists() -> None:
     package = docs_text.ROOT / "llmgw"
     there = {path.parent.name for path in package.glob("*/__init__.py")}
     there |= {path.stem for path in package.glob("*.py") if not path.stem.startswith("__")}
-    plugins = {path.parent.name for path in (docs_text.ROOT / "plugins").glob("*/__init__.py")}
+    plugins = set(PYPROJECT["project"]["entry-points"]["llmgw"].values())
     assert described == {f"llmgw.{name}" for name in there} | plugins
     assert all(importlib.util.find_spec(name) for name in described)
 

@@ -56,7 +56,8 @@ def tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_the_tutorials_package_is_found_through_its_entry_point(tutorial: Path) -> None:
     assert '[project.entry-points.llmgw]\necho = "llmgw_echo"' in (tutorial / "pyproject.toml").read_text()
-    engines = find_engines([EntryPoint(name="echo", value="llmgw_echo", group="llmgw")])
+    point = EntryPoint(name="echo", value="llmgw_echo", group="llmgw")
+    engines = find_engines([point], cache=tutorial / "verdicts.json")
     assert (list(engines.by_name), engines.broken) == (["echo"], {})
 
 
