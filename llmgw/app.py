@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import os
 import secrets
+import shlex
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +24,13 @@ from llmgw.agent.process import self_identity
 from llmgw.catalog.live import LiveCatalog
 from llmgw.clock import SystemClock
 from llmgw.engine.manager import find_engines
-from llmgw.errors import TerminalError
+from llmgw.errors import LlmgwError, TerminalError
 from llmgw.gateway.server import Gateway
 from llmgw.ids import NodeName
 from llmgw.reconcile.loop import Controller
 from llmgw.reconcile.sync import CatalogSync
 from llmgw.statedir import AdminAddress, StateDir, StateLock, write_atomic
+from llmgw.store import damage, keys
 from llmgw.store.api import Store
 from llmgw.store.codec import encode
 from llmgw.store.events import EventLog
@@ -40,6 +43,10 @@ log = structlog.get_logger("llmgw.app")
 OnExit = Literal["stop", "keep"]
 Report = Callable[[Store, str], Coroutine[Any, Any, None]]
 """Tells the operator what is going on: given the store and the gateway's URL, run as a task."""
+
+_NO_ADDRESS = (OSError, UnicodeError)  # the latter from host names that can be none
+HUNG = 20.0
+"""Seconds after which what does not end is left behind, once all that serves has ended."""
 
 GATEWAY_DRAIN = 5.0
 """Seconds that open requests get when the process ends; engines that are kept serve the next one."""
@@ -60,16 +67,57 @@ class UpOptions:
 
 
 def run_up(options: UpOptions, *, report: Report, say: Callable[[str], None]) -> int:
-    """Serve until a signal says otherwise; the exit status. Raises LlmgwError when it cannot start."""
+    """Serve until a signal says otherwise; the exit status.
+
+    Raises LlmgwError when it cannot start, or when a part that it cannot do without failed; engines are then kept.
+    """
+    say = _undeterred(say)
     state = StateDir(options.state)
     state.prepare()
     lock = StateLock(state)
     lock.acquire(self_identity())
-    try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_Up(options, state, say).run(report))
-    finally:
-        lock.release()
+    with contextlib.ExitStack() as leaving:
+        leaving.callback(lock.release)
+        state.admin.unlink(missing_ok=True)  # of a daemon that was killed: nobody answers there
+        force = _LastResort(say)
+        leaving.callback(force.cancel)
+        runner = leaving.enter_context(asyncio.Runner(loop_factory=_loop_factory()))
+        try:
+            runner.run(_Up(options, state, say).run(report))
+        finally:
+            force.start(failed=sys.exc_info()[0] is not None)
+    return 0
+
+
+def _undeterred(say: Callable[[str], None]) -> Callable[[str], None]:
+    """`say`, which goes unheard once the terminal or pipe is gone: engines have to be stopped all the same."""
+
+    def said(text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            say(text)
+
+    return said
+
+
+class _LastResort:
+    """Ends the process though a worker thread does not return: from a disk that hangs, say. From `start` on."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._timer: threading.Timer | None = None
+
+    def start(self, *, failed: bool) -> None:
+        self._timer = threading.Timer(HUNG, self._end, [1 if failed else 0])
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _end(self, status: int) -> None:
+        self._say(f"something did not end within {HUNG:.0f} s: leaving it behind")
+        os._exit(status)
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -78,6 +126,18 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.new_event_loop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """All that is built; nothing of it runs yet."""
+
+    store: MemoryStore
+    events: EventLog
+    agent: Agent
+    controller: Controller
+    sync: CatalogSync
+    gateway: Gateway
 
 
 class _Up:
@@ -89,10 +149,46 @@ class _Up:
         self._say = say
         self._signals = _Signals(options.on_exit, say)
 
-    async def run(self, report: Report) -> int:
-        options, state, clock, events = self._options, self._state, SystemClock(), EventLog()
-        store = MemoryStore(state.store)
+    async def run(self, report: Report) -> None:
+        """Until a signal. Raises LlmgwError for what cannot be had at start, or for what failed meanwhile."""
+        parts = self._build(await self._load_store())
+        tasks = Tasks()
+        with self._signals.installed():
+            try:
+                admin, address = await self._listen(parts)
+                tasks.start(admin.serve(), "admin", essential=True)
+                write_atomic(self._state.admin, encode(address), mode=0o600)
+                tasks.start(parts.gateway.wait(), "gateway", essential=True)
+                tasks.start(parts.agent.run(), "agent", essential=True)
+                deciding = {
+                    tasks.start(parts.sync.run(), "sync", essential=True),
+                    tasks.start(parts.controller.run(), "controller", essential=True),
+                }
+                tasks.start(report(parts.store, address.gateway), "report")
+                failure = await self._signals.first(tasks.wait())
+                for task in deciding:  # else what is stopped would be launched again
+                    task.cancel()
+                await asyncio.wait(deciding)
+                await self._leave(parts)
+                admin.stop()
+            finally:
+                self._state.admin.unlink(missing_ok=True)
+                await parts.gateway.close()
+                await tasks.close()
+                await parts.store.close()
+        if failure is not None:
+            raise _ended_by(failure) from failure
+
+    async def _load_store(self) -> MemoryStore:
+        store = MemoryStore(self._state.store)
         store.load()
+        await store.delete(keys.APPLIED)  # its models come with the catalog: until that is read nothing is in force
+        for what in await damage.set_aside(store, SystemClock().now()):
+            self._say(what)
+        return store
+
+    def _build(self, store: MemoryStore) -> _Parts:
+        options, state, clock, events = self._options, self._state, SystemClock(), EventLog()
         engines = find_engines()
         for plugin, why in engines.broken.items():
             self._say(f"plugin {plugin} cannot be used; models that need it will wait:\n{why}")
@@ -122,51 +218,63 @@ class _Up:
             ports=options.engine_ports or DEFAULT_PORTS,
         )
         gateway = Gateway(store=store, secret=state.secret(), clock=clock)
-        token = secrets.token_hex(16)
-        tasks = Tasks()
-        with self._signals.installed():
-            try:
-                await _listening(gateway.start(*options.listen), options.listen, "--listen")
-                url = _url(*gateway.address)
-                app = create_app(store=store, events=events, token=token, node=options.node, collect=[gateway.collect])
-                admin = _AdminServer(app, options.admin)
-                tasks.start(admin.serve(), "admin", essential=True)
-                address = AdminAddress(url=_url(*admin.address), token=token, gateway=url)
-                write_atomic(state.admin, encode(address), mode=0o600)
-                tasks.start(gateway.wait(), "gateway", essential=True)
-                tasks.start(agent.run(), "agent", essential=True)
-                tasks.start(sync.run(), "sync", essential=True)
-                tasks.start(controller.run(), "controller", essential=True)
-                tasks.start(report(store, url), "report")
-                failing = tasks.start(tasks.wait(), "watchdog")
-                await self._signals.first(failing)
-                await gateway.close(drain=0.0 if self._signals.at_once.is_set() else GATEWAY_DRAIN)
-                await self._leave(agent)
-                admin.stop()
-            finally:
-                await gateway.close()
-                await tasks.close()
-                await store.close()
-                state.admin.unlink(missing_ok=True)
-        return 0
+        return _Parts(store=store, events=events, agent=agent, controller=controller, sync=sync, gateway=gateway)
 
-    async def _leave(self, agent: Agent) -> None:
-        """Stop the engines, or keep them and say so."""
-        running = agent.serving()
+    async def _listen(self, parts: _Parts) -> "tuple[_AdminServer, AdminAddress]":
+        """Take both addresses. Raises TerminalError, naming the one that cannot be had."""
+        options, gateway = self._options, parts.gateway
+        try:
+            await gateway.start(*options.listen)
+        except _NO_ADDRESS as error:
+            raise _cannot_listen(options.listen, "--listen", error) from error
+        token = secrets.token_hex(16)
+        app = create_app(
+            store=parts.store, events=parts.events, token=token, node=options.node, collect=[gateway.collect]
+        )
+        admin = _AdminServer(app, options.admin)
+        return admin, AdminAddress(url=_url(*admin.address), token=token, gateway=_url(*gateway.address))
+
+    async def _leave(self, parts: _Parts) -> None:
+        """Let open requests end, then stop the engines, or keep them and say so."""
+        at_once = self._signals.at_once
+        await _unless(at_once, parts.gateway.close(drain=GATEWAY_DRAIN))
+        running = parts.agent.serving()
         if self._signals.choice == "keep":
             if running:
                 what, them = ("1 engine keeps", "it") if running == 1 else (f"{running} engines keep", "them")
-                self._say(f"{what} serving; `llmgw down --state {self._state.root}` ends {them}")
+                command = f"llmgw down --state {shlex.quote(str(self._state.root))}"
+                self._say(f"{what} serving; `{command}` ends {them}")
             return
         if running:
             self._say(f"stopping {running} engine{'s' if running > 1 else ''}; interrupt again to end them at once")
-        stopping = asyncio.ensure_future(agent.stop_engines(at_once=self._signals.at_once.is_set()))
-        hasten = asyncio.ensure_future(self._signals.at_once.wait())
-        await asyncio.wait({stopping, hasten}, return_when=asyncio.FIRST_COMPLETED)
-        if not stopping.done():
-            await agent.stop_engines(at_once=True)
-        hasten.cancel()
-        await stopping
+        await _unless(at_once, parts.agent.stop_engines())
+        if at_once.is_set():
+            await parts.agent.stop_engines(at_once=True)
+
+
+async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, Any]) -> None:
+    """Until `work` is done, or the event is set: then it is cancelled."""
+    doing, waiting = asyncio.ensure_future(work), asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait({doing, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+        if not doing.done():
+            doing.cancel()
+            await asyncio.wait({doing})
+    if not doing.cancelled():
+        doing.result()
+
+
+def _ended_by(failure: BaseException) -> TerminalError:
+    while isinstance(failure, BaseExceptionGroup) and len(failure.exceptions) == 1:
+        failure = failure.exceptions[0]
+    if isinstance(failure, LlmgwError | OSError):
+        return TerminalError(f"cannot go on: {failure}; engines keep serving: put it right and start llmgw again")
+    return TerminalError(
+        f"ended by a fault of its own: {type(failure).__name__}: {failure}; engines keep serving: start llmgw again, "
+        "and report the lines above"
+    )
 
 
 class _Signals:
@@ -187,7 +295,9 @@ class _Signals:
             self._say("running as process 1: engines are stopped when llmgw ends")
             self._forced = "stop"
         loop = asyncio.get_running_loop()
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else nohup's wish: outlive the terminal
+            numbers.append(signal.SIGHUP)
         for number in numbers:
             loop.add_signal_handler(number, self._received, number)
         try:
@@ -205,14 +315,18 @@ class _Signals:
         self.choice = self._forced or ("stop" if stops else "keep")
         self._first.set()
 
-    async def first(self, failing: "asyncio.Task[None]") -> None:
-        """Until the first signal. Raises what an essential part failed with; engines are then kept."""
-        signalled = asyncio.ensure_future(self._first.wait())
-        await asyncio.wait({signalled, failing}, return_when=asyncio.FIRST_COMPLETED)
-        signalled.cancel()
-        if failing.done():
+    async def first(self, failing: Coroutine[Any, Any, None]) -> BaseException | None:
+        """Until the first signal: None; or what `failing` raised before one came: engines are then kept."""
+        signalled, failed = asyncio.ensure_future(self._first.wait()), asyncio.ensure_future(failing)
+        try:
+            await asyncio.wait({signalled, failed}, return_when=asyncio.FIRST_COMPLETED)
+            if not failed.done():
+                return None
             self.choice = self._forced or "keep"
-            failing.result()
+            return failed.exception()
+        finally:
+            signalled.cancel()
+            failed.cancel()
 
 
 class _AdminServer:
@@ -240,27 +354,21 @@ class _AdminServer:
 
 
 def _bind(listen: tuple[str, int], flag: str) -> socket.socket:
+    bound = socket.socket(socket.AF_INET6 if ":" in listen[0] else socket.AF_INET, socket.SOCK_STREAM)
     try:
-        family = socket.AF_INET6 if ":" in listen[0] else socket.AF_INET
-        bound = socket.socket(family, socket.SOCK_STREAM)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(listen)
         bound.listen(128)
         return bound
-    except OSError as error:
+    except _NO_ADDRESS as error:
+        bound.close()
         raise _cannot_listen(listen, flag, error) from error
 
 
-async def _listening(start: Coroutine[Any, Any, None], listen: tuple[str, int], flag: str) -> None:
-    try:
-        await start
-    except OSError as error:
-        raise _cannot_listen(listen, flag, error) from error
-
-
-def _cannot_listen(listen: tuple[str, int], flag: str, error: OSError) -> TerminalError:
+def _cannot_listen(listen: tuple[str, int], flag: str, error: Exception) -> TerminalError:
     host, port = listen
-    return TerminalError(f"cannot listen on {host}:{port}: {error.strerror or error}; name another with {flag}")
+    why = getattr(error, "strerror", None) or str(error)
+    return TerminalError(f"cannot listen on {host}:{port}: {why}; name another with {flag}")
 
 
 def _url(host: str, port: int) -> str:

@@ -40,6 +40,7 @@ class FailureKind(StrEnum):
     HANG = "hang"
     DETACHED = "detached"  #: a wrapper exited 0 and left a daemon elsewhere
     FETCH = "fetch"  #: weights could not be had; no engine was started
+    NODE = "node"  #: the node could not start it now: no free port, a full disk
     TERMINAL = "terminal"  #: trying again cannot help until something changes
 
 

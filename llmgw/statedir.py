@@ -73,30 +73,38 @@ class StateDir:
             version = self.root / "VERSION"
             if not version.exists():
                 write_atomic(version, f"{LAYOUT}\n".encode())
-            found = version.read_text().strip()
+            found = version.read_text(errors="replace").strip()
             self.replicas.mkdir(exist_ok=True, mode=0o700)
         except OSError as error:
             raise StateDirError(f"cannot use the state directory {self.root}: {error.strerror}") from error
-        if not found.isdigit() or int(found) > LAYOUT:
+        if not found.isdigit():
+            raise StateDirError(f"{version} is damaged: write {LAYOUT} into it, or name another directory with --state")
+        if int(found) > LAYOUT:
             raise StateDirError(
-                f"{self.root} has layout {found or 'unknown'}, this llmgw reads up to {LAYOUT}: "
+                f"{self.root} has layout {found}, this llmgw reads up to {LAYOUT}: "
                 "upgrade llmgw, or name another directory with --state"
             )
 
     def cluster_id(self) -> str:
-        return self._made_once("cluster-id", lambda: secrets.token_hex(8), 0o644)
+        """Names the cluster: caches are claimed for it. Made once. Raises StateDirError."""
+        remedy = f"write into it the cluster that {self.weights}/.llmgw-cache names, or remove both"
+        return self._made_once("cluster-id", lambda: secrets.token_hex(8), 0o644, remedy)
 
     def secret(self) -> bytes:
-        """The cluster's secret: engine keys are derived from it. Made once, 0600."""
-        return self._made_once("secret", lambda: secrets.token_hex(32), 0o600).encode()
+        """The cluster's secret: engine keys are derived from it. Made once, 0600. Raises StateDirError."""
+        remedy = "end the engines with `llmgw down`, and remove it to have a new one made"
+        return self._made_once("secret", lambda: secrets.token_hex(32), 0o600, remedy).encode()
 
-    def _made_once(self, name: str, make: Callable[[], str], mode: int) -> str:
+    def _made_once(self, name: str, make: Callable[[], str], mode: int, remedy: str) -> str:
         path = self.root / name
-        if not path.exists():
-            write_atomic(path, f"{make()}\n".encode(), mode=mode)
-        text = path.read_text().strip()
-        if not text:
-            raise StateDirError(f"{path} is empty: remove it to have a new one made (engines then restart)")
+        try:
+            if not path.exists():
+                write_atomic(path, f"{make()}\n".encode(), mode=mode)
+            text = path.read_text(errors="replace").strip()
+        except OSError as error:
+            raise StateDirError(f"cannot use {path}: {error.strerror}") from error
+        if not (text.isascii() and text.isprintable() and text):
+            raise StateDirError(f"{path} is {'damaged' if text else 'empty'}: {remedy}")
         return text
 
     def read_admin(self) -> AdminAddress | None:
@@ -125,7 +133,10 @@ class StateLock:
 
     def acquire(self, identity: str) -> None:
         """Raises StateDirError, naming the process that holds it."""
-        fd = os.open(self._state.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fd = os.open(self._state.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StateDirError(f"cannot use {self._state.lock_file}: {error.strerror}") from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -137,9 +148,13 @@ class StateLock:
                 "or name another directory with --state"
             ) from error
         owner = LockOwner(os.getpid(), socket.gethostname(), identity)
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, msgspec.json.encode(owner), 0)
         self._fd = fd
+        try:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, msgspec.json.encode(owner), 0)
+        except OSError as error:
+            self.release()
+            raise StateDirError(f"cannot write {self._state.lock_file}: {error.strerror}") from error
 
     def release(self) -> None:
         if self._fd is not None:

@@ -196,7 +196,7 @@ class Agent:
     async def _live(self, replica: Replica) -> None:
         await replica.run()
         self._reporter.changed()
-        if not replica.assigned and replica.phase is Phase.FAILED:
+        if not replica.known and replica.phase is Phase.FAILED:
             await self._clock.sleep(UNCLAIMED)
         if not replica.assigned:
             await self._forget(replica)

@@ -36,13 +36,14 @@ assignment does not change: that its endpoint is still withdrawn tells."""
 class Replica:
     """Lives as long as `run` does; cancelling that leaves the process running.
 
-    `assigned`: whether an assignment names it now. `done`: no process is left, nothing more will happen.
+    `assigned`: whether an assignment names it now; `known`: whether one ever did, since we run. `done`: no process is
+    left, nothing more will happen.
     """
 
     def __init__(self, assignment: Assignment, around: Around) -> None:
         self.id = assignment.replica
         self.assignment = assignment
-        self.assigned = False
+        self.assigned = self.known = False
         self.done = asyncio.Event()
         self.resident: Bytes | None = None
         self._around = around
@@ -67,7 +68,7 @@ class Replica:
 
     def assign(self, assignment: Assignment, revision: int) -> None:
         """The assignment as it stands at that store revision."""
-        self.assigned = True
+        self.assigned = self.known = True
         self._drain_timeout = assignment.drain_timeout
         self._want = assignment.want
         if assignment.want is Want.STOP:
@@ -249,7 +250,7 @@ class Replica:
         except TerminalError as error:
             return life.LaunchFailed(self._held.failure(FailureKind.TERMINAL, str(error)))
         except (LlmgwError, OSError) as error:
-            return life.LaunchFailed(self._held.failure(FailureKind.CRASH, f"cannot be started now: {error}"))
+            return life.LaunchFailed(self._held.failure(FailureKind.NODE, f"cannot be started now: {error}"))
         # Posted before the process can be heard to have ended, so that the two arrive in this order.
         self._post(life.Launched(), asyncio.current_task())
         self._held.observe(self._ended)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -11,7 +12,7 @@ from llmgw.catalog.spec import Catalog, spec_digest
 from llmgw.clock import Clock
 from llmgw.desired import desired
 from llmgw.engine.manager import Engines
-from llmgw.errors import LlmgwError
+from llmgw.errors import LlmgwError, RetryableError
 from llmgw.facts import Event, Observed, Phase, RecoveryRecord
 from llmgw.ids import ModelName, NodeName, SpecDigest
 from llmgw.plan import ModelState, ModelStatus, Plan
@@ -49,6 +50,7 @@ class Controller:
         self._record = record
         self._trigger = Trigger()
         self._states: dict[ModelName, ModelState] = {}
+        self._unkept: _Records = {}  #: records that the disk would not take yet
         self.passes = 0
 
     def trigger(self) -> None:
@@ -77,12 +79,12 @@ class Controller:
         if catalog is None:  # nothing was ever in force: what runs is left as it is
             await status.write(self._store, self._live.state(), (), now)
             return RESYNC
-        seen = await observe(self._store, self._engines, catalog, now)
+        seen = await self._observe(catalog, now)
         records = _account(seen, catalog, now)
-        if records:
-            await dispatch.write_recovery(self._store, records)
+        if records or self._unkept:
+            await self._keep(records)
             self._report_failures(seen.observed, records, now)
-            seen = await observe(self._store, self._engines, catalog, now)
+            seen = await self._observe(catalog, now)
         wishes = desired(catalog, stopped=seen.stopped is not None)
         plan = decide(wishes, catalog, seen.observed, now)
         await dispatch.apply(self._store, plan, seen, catalog, now, self._record)
@@ -91,6 +93,27 @@ class Controller:
         await status.write(self._store, self._live.state(), told, now)
         self._report_changes(told, now)
         return _until_due(plan, now)
+
+    async def _observe(self, catalog: Catalog, now: Instant) -> Seen:
+        seen = await observe(self._store, self._engines, catalog, now)
+        if not self._unkept:
+            return seen
+        merged = {**seen.observed.recovery, **self._unkept}
+        known = {key: record for key, record in merged.items() if record is not None}
+        return replace(seen, observed=replace(seen.observed, recovery=known))
+
+    async def _keep(self, records: _Records) -> None:
+        """Write records. What a full disk refuses counts all the same, and is written at a later pass."""
+        unsaid = not self._unkept
+        self._unkept |= records
+        for key, record in tuple(self._unkept.items()):
+            try:
+                await dispatch.write_recovery(self._store, {key: record})
+            except RetryableError as error:
+                if unsaid:
+                    log.error("recovery_not_kept", error=str(error))
+                return
+            del self._unkept[key]
 
     async def _watch(self, prefix: str) -> None:
         snapshot = await self._store.list(prefix)

@@ -14,9 +14,10 @@ from llmgw.catalog.spec import Catalog
 from llmgw.catalog.watch import Observation, follow
 from llmgw.clock import Clock
 from llmgw.engine.manager import Engines
-from llmgw.errors import CatalogInvalid, LlmgwError
+from llmgw.errors import CatalogInvalid, LlmgwError, RetryableError
 from llmgw.facts import Event
 from llmgw.plan import Endpoint
+from llmgw.reconcile.workqueue import Trigger
 from llmgw.store import keys
 from llmgw.store.api import Delete, Put, Store
 from llmgw.store.codec import decode, encode
@@ -27,6 +28,9 @@ from llmgw.weights.naming import canonical
 log = structlog.get_logger("llmgw.sync")
 
 HISTORY_KEPT: Final = 100
+
+RETRY: Final = 5.0
+"""Seconds until what could not be written (a full disk) is tried again."""
 
 
 class CatalogSync:
@@ -43,6 +47,7 @@ class CatalogSync:
         record: Callable[[Event], None],
         last_good: Path,
         wake: Callable[[], None],
+        retry: float = RETRY,
     ) -> None:
         self._path = path
         self._store = store
@@ -52,17 +57,36 @@ class CatalogSync:
         self._record = record
         self._last_good = last_good
         self._wake = wake
+        self._retry = retry
+        self._newest: Observation | None = None
+        self._arrived = Trigger()
+        self._unwritten: str | None = None  #: why the newest could not be taken in yet
 
     async def run(self) -> None:
         """Until cancelled. What is on disk is tried first; only where it cannot serve is the last good restored."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow())
+            while True:
+                await self._arrived.wait(None if self._unwritten is None else self._retry)
+                if self._newest is not None:
+                    await self._try(self._newest)
+                    self._wake()
+
+    async def _follow(self) -> None:
         async for seen in follow(self._path):
-            self._live.watcher = seen.watcher
-            try:
-                await self._take(seen)
-            except OSError as error:  # the state directory's disk is full, say: what is in force goes on
+            self._newest = seen
+            self._arrived.set()
+
+    async def _try(self, seen: Observation) -> None:
+        self._live.watcher = seen.watcher
+        try:
+            await self._take(seen)
+            self._unwritten = None
+        except (OSError, RetryableError) as error:  # the state directory's disk is full, say: what is in force goes on
+            if self._unwritten != str(error):
                 log.error("catalog_not_applied", error=str(error))
-                self._live.reject(None, error=f"cannot write the state directory: {error}", now=self._clock.now())
-            self._wake()
+            self._unwritten = str(error)
+            self._live.reject(None, error=f"cannot write the state directory: {error}", now=self._clock.now())
 
     async def _take(self, seen: Observation) -> None:
         if seen.source is None:
@@ -73,9 +97,7 @@ class CatalogSync:
         except CatalogInvalid as invalid:
             await self._refuse(seen.source, invalid)
             return
-        for warning in loaded.warnings:
-            self._event("catalog warning", str(warning))
-        await self._put_in_force(loaded.catalog)
+        await self._put_in_force(loaded)
         await asyncio.to_thread(save_last_good, self._last_good, loaded.catalog)
 
     def _load(self, source: Source) -> Loaded:
@@ -85,13 +107,17 @@ class CatalogSync:
             canonical=canonical,
         )
 
-    async def _put_in_force(self, catalog: Catalog) -> None:
-        now = self._clock.now()
-        before = self._live.current
-        if not self._live.accept(catalog, now):
-            self._event("catalog unchanged", f"{catalog.revision} is in force already")
+    async def _put_in_force(self, loaded: Loaded) -> None:
+        catalog, before, now = loaded.catalog, self._live.current, self._clock.now()
+        if before is not None and (before.digest, before.revision) == (catalog.digest, catalog.revision):
+            self._live.accept(catalog, now)  # an earlier problem is over
+            if self._unwritten is None:
+                self._event("catalog unchanged", f"{catalog.revision} is in force already")
             return
-        await publish(self._store, catalog, now)
+        await publish(self._store, catalog, now)  # first: where that fails, what was in force stays
+        self._live.accept(catalog, now)
+        for warning in loaded.warnings:
+            self._event("catalog warning", str(warning))
         same = before is not None and before.digest == catalog.digest
         self._event("catalog applied", f"{catalog.revision}: " + ("same content" if same else _count(catalog)))
 
@@ -114,8 +140,8 @@ class CatalogSync:
             self._event("last good unusable", why)
         if catalog is not None:
             now = self._clock.now()
-            self._live.accept(catalog, now)
             await publish(self._store, catalog, now)
+            self._live.accept(catalog, now)
             self._event("last good restored", str(catalog.revision))
 
     def _event(self, reason: str, message: str) -> None:

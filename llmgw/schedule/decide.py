@@ -1,7 +1,8 @@
 """(wishes, catalog, Observed, now) -> Plan. One node takes part in this version.
 
 Decision order:
- 1. replicas already leaving hold their memory; they are neither kept nor stopped again;
+ 1. replicas already leaving hold their memory until they are gone: launches wait for it, but it costs nobody their
+    place. They are neither kept nor stopped again;
  2. of each wished model at most one replica stays: one with the wanted spec, else a ready one, else the oldest.
     The others are stopped, and all those of models not wished;
  3. a wish whose engine, size, disk or sheer size rules the node out is refused, typed. What it was to replace
@@ -137,7 +138,6 @@ class _Room:
         self._now = now
         resident = [r for r in observed.replicas.values() if r.phase.occupies_memory]
         self._held: int = sum(self._cost(r) for r in resident)
-        self._leaving = sum(self._cost(r) for r in resident if r.phase in LEAVING or r.id in draft.stops)
         memory = self._report.memory
         free = memory.total - policy.reserve.host - memory.foreign
         # What residents hold is in use already: others growing must not make us stop what still runs.
@@ -161,7 +161,7 @@ class _Room:
         chosen = residency.schedule(
             [self._wanted(claim, name in frozen) for name, claim in everyone.items() if name not in beyond],
             [self._resident(claim.present, name) for name, claim in everyone.items() if claim.present is not None],
-            Bytes(max(0, self._budget - self._leaving)),
+            Bytes(self._budget),  # what is leaving will be gone: it delays launches, and costs nobody their place
         )
         refused: dict[str, Bytes] = dict(chosen.room)
         refused.update((name, Bytes(self._capacity)) for name in beyond)
@@ -203,7 +203,7 @@ class _Room:
         """A back-off keeps its claim on memory; quarantine must hold none that others could use."""
         if claim.record is None or claim.is_current:
             return True
-        if claim.record.retry_at is not None:
+        if claim.record.retry_at is not None and claim.record.retry_at > self._now.wall:
             self._draft.due.append(claim.record.retry_at)
         return not claim.record.quarantined or recovery.may_try(claim.record, self._now)
 
@@ -239,7 +239,7 @@ class _Room:
     def _pinned_beyond_capacity(self, claims: Iterable[_Claim]) -> set[ModelName]:
         """Pinned ones that the machine cannot hold beside what is decoding, by priority."""
         active = {c.model.name for c in claims if c.present is not None and self._observed.active(c.present)}
-        used = self._leaving + sum(self._cost(c.present) for c in claims if c.present and c.model.name in active)
+        used: int = sum(self._cost(c.present) for c in claims if c.present and c.model.name in active)
         beyond: set[ModelName] = set()
         for claim in sorted(claims, key=lambda c: (-c.model.priority, c.model.name)):
             if not claim.model.pinned or claim.model.name in active or claim.footprint is None:

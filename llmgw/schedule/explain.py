@@ -41,7 +41,7 @@ def _status(
         profile=replica.profile if replica else None,
         since=replica.since if replica else record.last.at if record else Wall(0),
         progress=replica.progress if replica else None,
-        retry_at=record.retry_at if record else None,
+        retry_at=record.retry_at if record and not _under_way(model.name, plan) else None,
         attempts=record.attempts if record else 0,
         revision=replica.revision if replica else None,
         rejections=refused.rejections if refused else (),
@@ -68,11 +68,15 @@ def _state(
         return ModelState.LOADING, str(replica.phase)
     if refused is not None:
         return ModelState.UNSCHEDULABLE, str(refused)
-    if any(launch.model == model for launch in plan.launches):
+    if _under_way(model, plan):
         return ModelState.LOADING, _after_failure("being placed", record)
     if record is not None and record.quarantined:
         return ModelState.FAILED, f"{record.last.reason} ({_times(record.attempts)})"
     return ModelState.LOADING, _after_failure(plan.waiting.get(model, "being placed"), record)
+
+
+def _under_way(model: ModelName, plan: Plan) -> bool:
+    return model in plan.keep or any(launch.model == model for launch in plan.launches)
 
 
 def _after_failure(text: str, record: RecoveryRecord | None) -> str:

@@ -3,33 +3,39 @@
 | kind             | 1st-3rd in a row | later      |
 |------------------|------------------|------------|
 | crash, oom, hang, detached | retry  | quarantine |
-| fetch            | retry            | retry      |
+| fetch, node      | retry            | retry      |
 | terminal         | quarantine       | quarantine |
 
-A fetch that fails says nothing about the model, and networks come back: it is retried for ever, at the cap.
+A fetch that fails, or a node without a port or disk to spare, says nothing about the model, and networks come back: it
+is retried for ever, at the cap.
 Quarantine still makes one probing attempt every `quarantine_retry`.
 """
 
 from typing import Final
 
 from llmgw.catalog.spec import RecoverySettings
-from llmgw.facts import FailureKind, Phase, RecoveryRecord, ReplicaFact
+from llmgw.facts import Failure, FailureKind, Phase, RecoveryRecord, ReplicaFact
 from llmgw.ids import short_hash
 from llmgw.units import Instant, Seconds, Wall
 
 RETRIES: Final = 3
 
+CLOCK_JUMP: Final = 60.0
+"""Seconds that clocks may differ by."""
+
+_NOT_ITS_FAULT: Final = frozenset({FailureKind.FETCH, FailureKind.NODE})
+
 
 def account(
     failed: ReplicaFact, record: RecoveryRecord | None, settings: RecoverySettings, now: Instant
 ) -> RecoveryRecord:
-    """The record after one more failure. Counting the same replica twice changes nothing."""
+    """The record after one more failure. Counting it twice changes nothing, however long it is reported."""
     assert failed.failure is not None, f"{failed.id} is in phase {failed.phase} without a failure"
-    if record is not None and record.last_replica == failed.id:
+    if record is not None and (record.last_replica == failed.id or _is_older(failed.failure, record, now)):
         return record
     attempts = 1 + (record.attempts if record else 0)
     kind = failed.failure.kind
-    quarantined = kind is FailureKind.TERMINAL or (kind is not FailureKind.FETCH and attempts > RETRIES)
+    quarantined = kind is FailureKind.TERMINAL or (kind not in _NOT_ITS_FAULT and attempts > RETRIES)
     if quarantined:
         retry_at = Wall(now.wall + settings.quarantine_retry) if settings.quarantine_retry > 0 else None
     else:
@@ -42,6 +48,11 @@ def account(
         retry_at=retry_at,
         quarantined=quarantined,
     )
+
+
+def _is_older(failure: Failure, record: RecoveryRecord, now: Instant) -> bool:
+    """Whether it came before the one counted last, and so was counted too, unless that one's stamp means nothing."""
+    return failure.at < record.last.at <= now.wall + CLOCK_JUMP
 
 
 def backoff(attempts: int, settings: RecoverySettings, jitter: float) -> Seconds:
@@ -62,6 +73,8 @@ def proved_stable(replica: ReplicaFact, settings: RecoverySettings, now: Instant
 
 
 def may_try(record: RecoveryRecord | None, now: Instant) -> bool:
-    """Whether a launch is allowed now. A stamp from the future beyond a jump of the clock still ends: it is
-    compared with the wall clock at each pass."""
-    return record is None or (record.retry_at is not None and record.retry_at <= now.wall)
+    """Whether a launch is allowed now. A failure that is yet to happen was stamped by a clock since set back: how
+    long ago it was is unknown, and nobody waits for that time to come round again."""
+    if record is None:
+        return True
+    return record.retry_at is not None and (record.retry_at <= now.wall or record.last.at > now.wall + CLOCK_JUMP)

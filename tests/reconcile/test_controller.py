@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from make import NODE, NOW, catalog, gib, model, report
 
@@ -384,3 +385,31 @@ async def test_a_burst_of_triggers_causes_at_most_two_passes() -> None:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_full_disk_keeps_no_pass_from_its_work_and_no_failure_from_counting(tmp_path: Path) -> None:
+    store = MemoryStore(tmp_path / "store")
+    store.load()
+    world = World(store=store)
+    await world.push(model("a"))
+    await world.tell()
+    await world.settle()
+    (tmp_path / "store").rename(tmp_path / "away")
+    (tmp_path / "store").write_text("in the way")
+    first = next(iter(world.replicas))
+    await world.fail(first)
+    await world.controller.reconcile()
+    await world.act()
+    await world.controller.reconcile()
+    assert not await world.assignments(), "it waits out its back-off"
+    assert (await world.statuses())["a"].attempts == 1
+    world.clock.advance(3)
+    await world.settle()
+    assert (await world.statuses())["a"].state is ModelState.READY
+
+    (tmp_path / "store").unlink()
+    (tmp_path / "away").rename(tmp_path / "store")
+    await world.controller.reconcile()
+    kept = MemoryStore(tmp_path / "store")
+    kept.load()
+    assert len((await kept.list(keys.RECOVERY)).entries) == 1

@@ -328,3 +328,29 @@ def test_the_order_of_what_is_observed_changes_nothing(world: tuple[Catalog, Obs
     )
     wishes = desired(cat, stopped=False)
     assert decide(wishes, cat, seen, NOW) == decide(tuple(reversed(wishes)), cat, other, NOW)
+
+
+def test_what_is_leaving_delays_a_launch_and_costs_nobody_their_place() -> None:
+    old, new, low = model("a", context=512, priority=9), model("a", priority=9), model("z")
+    leaving = replica(old, "a-0", phase=Phase.DRAINING)
+    world = observed(leaving, replica(low), sizes=[(old, 4), (new, 4), (low, 4)])
+    cat = catalog(new, low, budget=8)
+    plan = plan_for(cat, world)
+    assert not plan.stops
+    assert not plan.launches
+    assert not plan.unschedulable
+    assert states(cat, world) == {"a": ModelState.LOADING, "z": ModelState.READY}
+
+
+def test_a_pinned_model_being_replaced_is_not_called_unschedulable() -> None:
+    old, new = model("a", context=512, pinned=True), model("a", pinned=True)
+    world = observed(replica(old, "a-0", phase=Phase.STOPPING), sizes=[(old, 4), (new, 4)], node=report(total=6))
+    assert states(catalog(new), world) == {"a": ModelState.LOADING}
+
+
+def test_a_retry_that_is_due_but_has_no_room_does_not_call_for_passes_without_end() -> None:
+    a, busy = model("a", priority=1), model("b")
+    record = recovery.account(failed(a), None, RecoverySettings(), NOW)
+    due = replace(record, retry_at=Wall(NOW.wall - 1))
+    world = observed(replica(busy, running=1), sizes=[(a, 4), (busy, 4)], recovery={spec_of(a): due})
+    assert plan_for(catalog(a, busy, budget=4), world).due is None

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from make import NOW, failed, model, replica
 
 from llmgw.catalog.spec import RecoverySettings
-from llmgw.facts import FailureKind, Phase, RecoveryRecord
+from llmgw.facts import FailureKind, Phase, RecoveryRecord, ReplicaFact
 from llmgw.schedule.recovery import account, backoff, may_try, proved_stable
 from llmgw.units import Seconds, Wall
 
@@ -22,6 +22,11 @@ def failures(*kinds: FailureKind) -> RecoveryRecord:
         record = account(failed(A, f"r{number}", kind), record, SETTINGS, NOW)
     assert record is not None
     return record
+
+
+def replace_failure(fact: ReplicaFact, *, at: float) -> ReplicaFact:
+    assert fact.failure is not None
+    return replace(fact, failure=replace(fact.failure, at=Wall(at)))
 
 
 def test_three_crashes_are_retried_the_fourth_is_quarantined() -> None:
@@ -46,6 +51,29 @@ def test_a_fetch_is_retried_for_ever() -> None:
 def test_the_same_replica_counts_once() -> None:
     once = account(failed(A, "r"), None, SETTINGS, NOW)
     assert account(failed(A, "r"), once, SETTINGS, NOW) == once
+
+
+def test_a_node_without_a_port_or_disk_to_spare_is_not_the_models_fault() -> None:
+    assert not failures(*[FailureKind.NODE] * 20).quarantined
+
+
+def test_two_failures_that_are_both_still_reported_count_once_each() -> None:
+    first = replace_failure(failed(A, "r1"), at=NOW.wall - 5)
+    second = replace_failure(failed(A, "r2"), at=NOW.wall)
+    record = None
+    for fact in (first, second, first, second):
+        record = account(fact, record, SETTINGS, NOW)
+    assert record is not None
+    assert record.attempts == 2
+
+
+def test_a_failure_from_the_future_delays_nothing_and_hides_no_later_one() -> None:
+    ahead = account(replace_failure(failed(A, "r1"), at=Wall(NOW.wall + 86_400)), None, SETTINGS, NOW)
+    ahead = replace(ahead, retry_at=Wall(NOW.wall + 86_402))
+    assert may_try(ahead, NOW)
+    after = account(failed(A, "r2"), ahead, SETTINGS, NOW)
+    assert after.last_replica == "r2"
+    assert not may_try(after, NOW)
 
 
 def test_no_probing_when_the_operator_says_never() -> None:

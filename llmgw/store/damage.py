@@ -1,0 +1,48 @@
+"""Durable values that cannot be read: power cuts and careless hands happen, and one bad file must not end it all.
+
+All of them can do without: what is in force is published again, histories and recovery records grow anew. Only the
+operator's switch must not be lost: a damaged one stays thrown.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from llmgw.errors import NewerFormat, TerminalError
+from llmgw.facts import RecoveryRecord
+from llmgw.plan import Stopped
+from llmgw.store import keys
+from llmgw.store.api import Delete, Put, Store
+from llmgw.store.codec import decode, encode
+from llmgw.store.values import Applied, HistoryEntry
+from llmgw.units import Instant
+
+KINDS: Final[Mapping[str, type[Any]]] = {
+    keys.STOPPED: Stopped,
+    keys.APPLIED: Applied,
+    keys.HISTORY: HistoryEntry,
+    keys.RECOVERY: RecoveryRecord,
+}
+"""Durable keys, or prefixes of them, and what lies there."""
+
+
+async def set_aside(store: Store, now: Instant) -> tuple[str, ...]:
+    """Remove what cannot be read; a sentence for each. Raises NewerFormat: that needs a newer llmgw, not a loss."""
+    told: list[str] = []
+    for prefix, kind in KINDS.items():
+        for entry in (await store.list(prefix)).entries:
+            try:
+                decode(entry.value, kind, where=f"the stored {entry.key}")
+            except NewerFormat:
+                raise
+            except TerminalError as error:
+                told.append(await _replace(store, entry.key, error, now))
+    return tuple(told)
+
+
+async def _replace(store: Store, key: str, error: TerminalError, now: Instant) -> str:
+    if key == keys.STOPPED:
+        stopped = Stopped(at=now.wall, by="llmgw, which found the switch damaged")
+        await store.txn([Put(key, encode(stopped))])
+        return f"{error}: serving stays stopped; `llmgw start` resumes it"
+    await store.txn([Delete(key)])
+    return f"{error}: removed; llmgw goes on without"
