@@ -34,18 +34,29 @@ def kv_cache(
     """Bytes of the KV cache for `tokens` over all slots, or None when the metadata does not tell.
 
     As llama.cpp reckons (src/llama-kv-cache.cpp): for each layer, tokens x KV heads x head length, once for keys and
-    once for values. Sliding windows and layers without attention make the truth smaller; it is never larger.
+    once for values; with multi-head latent attention the keys hold the values too. Sliding windows make the truth
+    smaller; it is never larger.
     """
     layers = number(metadata, "block_count")
-    heads = number(metadata, "attention.head_count")
+    heads = _over_layers(metadata, "attention.head_count", layers or 0)
     width = number(metadata, "embedding_length")
     if not layers or not heads or not width:
         return None
-    kv_heads = number(metadata, "attention.head_count_kv") or heads
-    key_length = number(metadata, "attention.key_length") or width / heads
-    value_length = number(metadata, "attention.value_length") or width / heads
+    kv_heads = _over_layers(metadata, "attention.head_count_kv", layers)
+    if kv_heads is None:
+        kv_heads = heads
+    key_length = number(metadata, "attention.key_length") or width / (heads / layers)
+    value_length = number(metadata, "attention.value_length") or width / (heads / layers)
+    if number(metadata, "attention.key_length_mla"):
+        value_length = 0
     per_head = key_length * KV_TYPES[type_k] + value_length * KV_TYPES[type_v]
-    return Bytes(int(layers * tokens * kv_heads * per_head))
+    return Bytes(int(tokens * kv_heads * per_head))
+
+
+def _over_layers(metadata: Mapping[str, str | int | float], key: str, layers: float) -> float | None:
+    """The sum over all layers of a figure that is one for all, or an array with one for each (0: no attention)."""
+    one = number(metadata, key)
+    return number(metadata, f"{key}.sum") if one is None else one * layers
 
 
 def number(metadata: Mapping[str, str | int | float], key: str) -> float | None:

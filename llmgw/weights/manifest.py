@@ -8,7 +8,8 @@ import msgspec
 
 from llmgw.statedir import write_atomic
 from llmgw.units import Wall
-from llmgw.weights.gguf import Scalar, read_metadata
+from llmgw.weights import split
+from llmgw.weights.gguf import Scalar
 
 MANIFEST: Final = "manifest.json"
 LAST_WANTED: Final = "last_wanted"
@@ -81,9 +82,12 @@ def read_wanted(entry: Path) -> Wall | None:
 
 
 def metadata_of(path: Path) -> dict[str, Scalar]:
-    """The short scalars of a GGUF header; empty for any other file. Raises OSError."""
+    """The short scalars of a GGUF header and what its tensors take, over all parts; empty for any other file.
+
+    Raises OSError.
+    """
     try:
-        found = read_metadata(path)
+        found = split.metadata(split.parts(path))
     except ValueError:
         return {}
     return {key: value for key, value in found.items() if not isinstance(value, str) or len(value) <= _LONGEST_TEXT}

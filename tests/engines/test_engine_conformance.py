@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from llama_server import need_llama_server
 
 import llmgw_cpu.server
 from llmgw.engine import HttpRequest, ProfileSpec
@@ -13,6 +14,7 @@ from llmgw.ids import EngineName, ProfileName
 from llmgw.testing.engine_checks import ENGINE_CHECKS, EngineCase
 from llmgw_command.engine import CommandEngine
 from llmgw_cpu.engine import CpuEngine
+from llmgw_llamacpp.engine import LlamaCppEngine
 
 PLAIN_SERVER = Path(__file__).with_name("plain_server.py")
 LONG_ANSWER = HttpRequest(
@@ -34,6 +36,12 @@ def case_cpu(model: Path) -> EngineCase:
         name=ProfileName("p"), engine=EngineName("cpu"), context=4096, options={"threads": 1, "verbosity": 3}
     )
     return EngineCase(engine=CpuEngine(), profile=profile, files={"weights": model}, work=LONG_ANSWER)
+
+
+def case_llamacpp(model: Path) -> EngineCase:
+    need_llama_server()
+    profile = ProfileSpec(name=ProfileName("p"), engine=EngineName("llamacpp"), context=4096, options={"threads": 1})
+    return EngineCase(engine=LlamaCppEngine(), profile=profile, files={"weights": model}, work=LONG_ANSWER)
 
 
 def case_cpu_not_streamed(model: Path) -> EngineCase:
@@ -63,7 +71,7 @@ def case_command_around_llama(model: Path) -> EngineCase:
 
 
 @pytest.mark.parametrize("check", ENGINE_CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("make", [case_cpu, case_command], ids=["cpu", "command"])
+@pytest.mark.parametrize("make", [case_cpu, case_command, case_llamacpp], ids=["cpu", "command", "llamacpp"])
 async def test_engine(make, check, smollm2: Path, tmp_path: Path) -> None:
     await check(make(smollm2), tmp_path)
 

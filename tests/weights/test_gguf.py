@@ -36,7 +36,7 @@ FULL = header(
 )
 VALUES = {
     "u8": 7, "i32": -3, "f32": 0.5, "yes": 1, "s": "häuser", "u64": 2**40, "names.length": 2, "numbers.length": 3,
-    "last": 9,
+    "numbers.sum": 0, "last": 9,
 }  # fmt: skip
 
 
