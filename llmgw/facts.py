@@ -105,6 +105,10 @@ class ReplicaFact:
     url: str | None = None
     footprint: Footprint | None = None  #: what the placement counted for it
     resident: Bytes | None = None  #: measured now: anonymous memory plus mapped pages of its processes
+    resident_peak: Bytes | None = None  #: the most of it seen so far; kept when it has ended
+    device_resident: Bytes | None = None  #: on accelerators, in total, as the driver tells by process
+    device_peak: Bytes | None = None
+    served: bool = False  #: a request was answered since it was ready
     load: EngineLoad | None = None  #: None: unreadable, or not yet read
     failure: Failure | None = None  #: set in phase FAILED
     progress: Progress | None = None  #: set in phase FETCHING
@@ -114,7 +118,10 @@ class ReplicaFact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFact:
-    """Host memory (cgroup-aware). `foreign`: used by processes that are not this node's engines."""
+    """Host memory: the machine's, or the tightest control group's around llmgw. Swap is not counted.
+
+    `foreign`: used by processes that are not this node's engines.
+    """
 
     total: Bytes
     available: Bytes
@@ -127,6 +134,43 @@ class DiskFact:
 
     total: Bytes
     free: Bytes
+    mount: str | None = None  #: where that file system is mounted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceProcess:
+    """A process on a device. `memory` None: the driver does not tell."""
+
+    pid: int  #: as the driver has it; in a container it may be the host's number
+    memory: Bytes | None
+    ours: bool = False  #: one of this node's engines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFact:
+    """An accelerator, or one MIG instance of it: a device of its own with a memory of its own.
+
+    Usable when `why` is None and not `divided`. Addressed by UUID: indexes change across boots.
+    """
+
+    uuid: str
+    name: str
+    index: int  #: the driver's; of a MIG instance, the one within its parent
+    total: Bytes = Bytes(0)
+    used: Bytes = Bytes(0)  #: by anyone, the driver's own share included
+    free: Bytes = Bytes(0)
+    foreign: Bytes | None = None
+    """Used by what is not this node's engines, the driver included. None: the driver does not say how much each
+    process uses (WSL, say, or a container with pids of its own), and only what engines were counted for tells."""
+    processes: tuple[DeviceProcess, ...] | None = ()  #: None: the driver does not list them
+    parent: str | None = None  #: of a MIG instance: its GPU's UUID
+    divided: bool = False  #: a GPU in MIG mode: only its instances can be used
+    driver: str | None = None
+    why: str | None = None  #: why it cannot be used: it fell off the bus, the driver does not answer
+
+    @property
+    def healthy(self) -> bool:
+        return self.why is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +179,7 @@ class EngineFact:
 
     name: EngineName
     version: str | None = None
+    path: str | None = None  #: of the program or package that would run
     why: str | None = None  #: why it cannot be used, and how to get it
 
 
@@ -168,6 +213,7 @@ class NodeReport:
     engines: tuple[EngineFact, ...] = ()
     replicas: tuple[ReplicaFact, ...] = ()
     weights: tuple[WeightsFact, ...] = ()
+    devices: tuple[DeviceFact, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +243,18 @@ class RecoveryRecord:
     last_replica: ReplicaId  #: the failure already counted, so that a pass counts none twice
     retry_at: Wall | None  #: None: not until something changes
     quarantined: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """The most memory that replicas of one spec were seen to take on one node. Stored: it counts at the next launch."""
+
+    host: Bytes
+    device: Bytes | None = None  #: None: the driver does not tell
+    at: Wall  #: when a replica last vouched for it, to the day
+    samples: int = 1  #: replicas that it was taken from
+    last_replica: ReplicaId
+    warned_for: Bytes | None = None  #: the declaration that the operator was told it exceeds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Final
 
 from llmgw.agent import launch, logs, process, records
 from llmgw.agent.around import Around
+from llmgw.agent.cgroups import OomKills
 from llmgw.agent.ending import Ending, Target, find, run_stop_command
 from llmgw.agent.probing import Asker
 from llmgw.agent.records import Record
@@ -35,6 +36,7 @@ class Held:
         self._watch: Watch | None = None
         self._ending: Ending | None = None
         self._hasty = False
+        self._oom_kills = OomKills()
         self.record: Record | None = None  #: None: no process was ever started
 
     @property
@@ -64,8 +66,14 @@ class Held:
     async def judge(self, exit: Exit) -> tuple[Failure, bool]:
         """Why the process ended unasked, and whether it was but a port clash."""
         assert self.record is not None
+        killed_in = self._oom_kills.grown()
         left = await self._left_behind() if exit.code == 0 else ()
-        return await asyncio.to_thread(launch.judge, self.record, self._around, exit, left=left)
+        return await asyncio.to_thread(launch.judge, self.record, self._around, exit, left=left, killed_in=killed_in)
+
+    def look_at_groups(self, pids: Collection[int | str] = ()) -> None:
+        """While its processes live: note how often the kernel has killed in their control groups. Some file reads."""
+        leader = self.record.identity if self.record is not None else None
+        self._oom_kills.look(pids or (() if leader is None else (leader.pid,)), self._around.clock.now().mono)
 
     def take_over(self, record: Record) -> None:
         """What an agent before us left."""
@@ -83,6 +91,7 @@ class Held:
             raise TerminalError(f"{home} exists and cannot be read: end what it tells of, and remove it")
         self._free_port()
         self._port = self._around.ports.take(self._around.host)
+        self._oom_kills.look(("self",), self._around.clock.now().mono)  # where it starts, whatever it moves to
         work = partial(
             launch.start_process,
             self._assignment,

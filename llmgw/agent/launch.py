@@ -1,6 +1,7 @@
 """Starting a replica's process and judging its end. Blocking: called in worker threads."""
 
 import os
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -95,12 +96,20 @@ def stop_environment(record: Record, secret: bytes) -> dict[str, str]:
     return env
 
 
-def judge(record: Record, around: Around, exit: Exit, *, left: tuple[int, ...] = ()) -> tuple[Failure, bool]:
+def judge(
+    record: Record, around: Around, exit: Exit, *, left: tuple[int, ...] = (), killed_in: str | None = None
+) -> tuple[Failure, bool]:
     """What an unrequested end means, and whether it was but a port clash.
 
-    `left`: pids of what a wrapper that exited 0 left running.
+    `left`: pids of what a wrapper that exited 0 left running. `killed_in`: the control group in which the kernel
+    killed a process for want of memory just before.
     """
-    text = logs.tail(records.log_file(around.state, record.assignment.replica))
+    log = records.log_file(around.state, record.assignment.replica)
+    itself = killed_in is not None and (exit.signal == signal.SIGKILL or exit.code == 137 or exit == Exit())
+    text = logs.tail(log)
+    known = text  # what the engine's classifier gets: the kernel's part of the story too
+    if killed_in is not None:
+        known += logs.add(log, f"the kernel's oom_kill ended {'it' if itself else 'a process'} (cgroup {killed_in})")
     if left:
         pids = ", ".join(map(str, left))
         verdict = Verdict(
@@ -108,7 +117,9 @@ def judge(record: Record, around: Around, exit: Exit, *, left: tuple[int, ...] =
             reason=f"it exited and left its engine running elsewhere (pid {pids}): have it stay in the foreground",
         )
     else:
-        verdict = _classify(record, around, exit, text)
+        verdict = _classify(record, around, exit, known)
+        if itself and verdict.kind is not FailureKind.OOM:  # its own log cannot know
+            verdict = Verdict(kind=FailureKind.OOM, reason=f"out of memory: the kernel killed it (cgroup {killed_in})")
     return failure(record, around, verdict.kind, verdict.reason, text), verdict.port_clash
 
 

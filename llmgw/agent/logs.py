@@ -30,6 +30,14 @@ def tail(path: Path, size: int = TAIL) -> str:
         return ""
 
 
+def add(path: Path, line: str) -> str:
+    """Put a line of our own, marked as such, at the end of an engine's log if it can be written. Returns the line."""
+    text = f"\nllmgw: {line}\n"
+    with suppress(OSError), path.open("a") as file:
+        file.write(text)
+    return text
+
+
 def last_line(text: str) -> str:
     """The last line that says something, without colours and at most 200 characters long; or nothing."""
     for line in reversed(text.splitlines()):

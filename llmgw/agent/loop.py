@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from llmgw.agent import inventory, launch, owned, records
+from llmgw.agent import launch, owned, records
 from llmgw.agent.around import Around, WeightsCache
 from llmgw.agent.ending import GRACE, leader_of
+from llmgw.agent.fingerprints import Fingerprints
 from llmgw.agent.ports import DEFAULT_PORTS, Ports
 from llmgw.agent.probing import make_client
 from llmgw.agent.process import is_alive
@@ -64,6 +65,7 @@ class Agent:
         self._grace = grace
         self._traffic = Traffic()
         self._wanted = Wanted()
+        self._fingerprints = Fingerprints(engines)
         self._replicas: dict[ReplicaId, Replica] = {}
         self._reporter = Reporter(store, self._replicas, self._wanted)
         self._tasks = Tasks()
@@ -100,13 +102,14 @@ class Agent:
     async def _run(self, around: Around) -> None:
         await self._adopt(around)
         # Before the first report: an engine that nobody asked yet would look unavailable.
-        engines = await inventory.fingerprints(self._engines)
+        await self._fingerprints.look()
         assignments = keys.assignments(self._node)
         self._follow(keys.ENDPOINTS, self._endpoint_changed)
         self._follow(keys.USAGE, self._usage_changed)
         self._follow("catalog/", self._catalog_changed)
         self._follow(assignments, lambda change: self._assignment_changed(change, around))
-        self._tasks.start(self._reporter.run(around, engines), "agent: report", essential=True)
+        self._tasks.start(self._fingerprints.run(self._clock, self._reporter.changed), "agent: fingerprints")
+        self._tasks.start(self._reporter.run(around, self._fingerprints), "agent: report", essential=True)
         await self._tasks.wait()
 
     # -- at start
@@ -178,8 +181,8 @@ class Agent:
         usage = None if change.value is None else codec.decode(change.value, Usage, where=change.key)
         self._traffic.set_usage(keys.last(change.key), usage)
         for id, use in usage.replicas.items() if usage is not None else ():
-            if use.outstanding > 0 and (replica := self._replicas.get(id)) is not None:
-                replica.used()
+            if (replica := self._replicas.get(id)) is not None:
+                replica.used(now=use.outstanding > 0)
 
     def _catalog_changed(self, change: Change) -> None:
         self._wanted.changed(change.key, change.value)
@@ -196,6 +199,8 @@ class Agent:
     async def _live(self, replica: Replica) -> None:
         await replica.run()
         self._reporter.changed()
+        if replica.phase is Phase.FAILED:
+            self._fingerprints.doubt()
         if not replica.known and replica.phase is Phase.FAILED:
             await self._clock.sleep(UNCLAIMED)
         if not replica.assigned:

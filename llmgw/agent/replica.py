@@ -12,6 +12,7 @@ from llmgw.agent import lifecycle as life
 from llmgw.agent.around import Around
 from llmgw.agent.ending import Target
 from llmgw.agent.held import Held
+from llmgw.agent.inventory import Resident
 from llmgw.agent.lifecycle import Do, Lifecycle, Tell
 from llmgw.agent.records import Record
 from llmgw.catalog.spec import WeightsSpec
@@ -45,7 +46,11 @@ class Replica:
         self.assignment = assignment
         self.assigned = self.known = False
         self.done = asyncio.Event()
-        self.resident: Bytes | None = None
+        self._resident: Bytes | None = None
+        self._resident_peak: Bytes | None = None
+        self._device_resident: Bytes | None = None
+        self._device_peak: Bytes | None = None
+        self._served = False
         self._around = around
         self._held = Held(assignment, around)
         self._life = Lifecycle(around.clock.now())
@@ -104,9 +109,21 @@ class Replica:
         self._held.hasten()
         self._post(life.Hastened())
 
-    def used(self) -> None:
-        """A gateway has requests here: its load is worth reading now."""
-        self._used.set()
+    def used(self, *, now: bool) -> None:
+        """A gateway sent requests here; `now`: some are in flight, and its load is worth reading."""
+        self._served = True
+        if now:
+            self._used.set()
+
+    def sampled(self, resident: Resident, device: Bytes | None) -> None:
+        """Its memory, as the inventory saw it. `device`: on accelerators; None: unknown."""
+        self._held.look_at_groups(resident.pids)
+        if not resident.pids:
+            return
+        self._resident, self._device_resident = resident.total, device
+        self._resident_peak = max(self._resident_peak or Bytes(0), resident.total, resident.peak)
+        if device is not None:
+            self._device_peak = max(self._device_peak or Bytes(0), device)
 
     # -- what it tells
 
@@ -141,7 +158,11 @@ class Replica:
             pid=running.identity.pid if running and running.identity else None,
             url=running.url if running else None,
             footprint=assignment.footprint,
-            resident=self.resident if running else None,
+            resident=self._resident if running else None,
+            resident_peak=self._resident_peak,
+            device_resident=self._device_resident if running else None,
+            device_peak=self._device_peak,
+            served=self._served,
             load=self._load if phase in (Phase.READY, Phase.DRAINING) else None,
             failure=self._life.failure if phase is Phase.FAILED else None,
             progress=self._progress if phase is Phase.FETCHING else None,
@@ -272,6 +293,7 @@ class Replica:
             if time_left <= 0:
                 text = f"not ready within {format_seconds(self.assignment.start_timeout)} ({said})"
                 return life.ProbesFailed(held.failure(FailureKind.HANG, text, quote=True))
+            held.look_at_groups()  # what a wrapper moved the engine into, before it may die there
             readiness, said = await asker.probe(engine, left[0], at_most=time_left)
             match readiness:
                 case Readiness.READY:
@@ -290,6 +312,7 @@ class Replica:
         while True:
             self._used.clear()
             load = await self._read_load()
+            self._served |= load is not None and load.running > 0
             if load != self._load:
                 self._load = load
                 self._around.changed()

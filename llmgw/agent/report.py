@@ -8,10 +8,12 @@ from typing import Final
 
 from llmgw.agent import inventory
 from llmgw.agent.around import Around
-from llmgw.agent.inventory import Sample
+from llmgw.agent.devices import Devices, attribute, in_pid_namespace, used_by
+from llmgw.agent.fingerprints import Fingerprints
+from llmgw.agent.inventory import Resident, Sample
 from llmgw.agent.replica import Replica
 from llmgw.catalog.spec import ModelSpec, WeightsSpec
-from llmgw.facts import EngineFact, NodeReport
+from llmgw.facts import DeviceFact, NodeReport
 from llmgw.ids import ReplicaId
 from llmgw.store import codec, keys
 from llmgw.store.api import Store
@@ -51,41 +53,55 @@ class Reporter:
         self._replicas = replicas
         self._wanted = wanted
         self._changed = asyncio.Event()
+        self._devices = Devices()
 
     def changed(self) -> None:
         """Have a report written soon."""
         self._changed.set()
 
-    async def run(self, around: Around, engines: tuple[EngineFact, ...]) -> None:
+    async def run(self, around: Around, engines: Fingerprints) -> None:
         """Until cancelled."""
         clock = around.clock
-        sample, due = await self._sample(around), clock.now().mono + HEARTBEAT
+        (sample, devices), due = await self._sample(around), clock.now().mono + HEARTBEAT
         while True:
             self._changed.clear()
-            await self._write(around, engines, sample)
+            await self._write(around, engines, sample, devices)
             await clock.sleep(_GAP)
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, due - clock.now().mono)):  # wait_for may swallow a cancellation
                     await self._changed.wait()
             if clock.now().mono >= due:
-                sample, due = await self._sample(around), clock.now().mono + HEARTBEAT
+                (sample, devices), due = await self._sample(around), clock.now().mono + HEARTBEAT
 
-    async def _sample(self, around: Around) -> Sample:
+    async def _sample(self, around: Around) -> tuple[Sample, tuple[DeviceFact, ...]]:
         targets = {id: target for id, replica in self._replicas.items() if (target := replica.target) is not None}
         sample = await asyncio.to_thread(inventory.sample, around.cache.root, targets)
+        devices = await self._look_at_devices(around, sample.resident)
         for id, resident in sample.resident.items():
             if (replica := self._replicas.get(id)) is not None:
-                replica.resident = resident.total
+                replica.sampled(resident, used_by(devices, resident.pids))
         await asyncio.to_thread(
             around.cache.mark_wanted, (*self._wanted.specs(), *self._in_use()), around.clock.now().wall
         )
-        return sample
+        return sample, devices
+
+    async def _look_at_devices(
+        self, around: Around, resident: Mapping[ReplicaId, Resident]
+    ) -> tuple[DeviceFact, ...]:
+        found = await self._devices.look(around.clock.now().mono)
+        engaged = any(
+            replica.assignment.profile.devices > 0 for replica in self._replicas.values() if replica.target is not None
+        )
+        pids = {id: one.pids for id, one in resident.items()}
+        return attribute(found, pids, engaged=engaged, own_pids=in_pid_namespace())
 
     def _in_use(self) -> tuple[WeightsSpec, ...]:
         held = [replica.assignment.profile for replica in self._replicas.values() if not replica.done.is_set()]
         return tuple(spec for profile in held for spec in profile.roles.values())
 
-    async def _write(self, around: Around, engines: tuple[EngineFact, ...], sample: Sample) -> None:
+    async def _write(
+        self, around: Around, engines: Fingerprints, sample: Sample, devices: tuple[DeviceFact, ...]
+    ) -> None:
         in_use = self._in_use()
         weights = await asyncio.to_thread(around.cache.facts, (*self._wanted.specs(), *in_use))
         used = {spec.source for spec in in_use}
@@ -94,7 +110,8 @@ class Reporter:
             at=around.clock.now().wall,
             memory=sample.memory,
             disk=sample.disk,
-            engines=engines,
+            engines=engines.facts,
+            devices=devices,
             replicas=tuple(replica.fact() for _, replica in sorted(self._replicas.items())),
             weights=tuple(replace(fact, in_use=fact.in_use or fact.source in used) for fact in weights),
         )

@@ -10,12 +10,13 @@ CATALOG_STATUS: Final = "catalog/status"  #: values.CatalogStatus
 HISTORY: Final = "catalog/history/"  #: values.HistoryEntry
 MODELS: Final = "catalog/models/"  #: catalog.spec.ModelSpec
 RECOVERY: Final = "recovery/"  #: facts.RecoveryRecord
+MEASURED: Final = "measured/"  #: facts.Measured
 NODES: Final = "nodes/"
 ENDPOINTS: Final = "endpoints/"  #: plan.Endpoint
 EXPLAIN: Final = "explain/"  #: plan.ModelStatus
 USAGE: Final = "usage/"  #: facts.Usage
 
-DURABLE: Final = ("settings/", APPLIED, HISTORY, RECOVERY)
+DURABLE: Final = ("settings/", APPLIED, HISTORY, RECOVERY, MEASURED)
 """Prefixes that the embedded store keeps on disk. The rest is rebuilt from what runs."""
 
 
@@ -30,6 +31,10 @@ def model(digest: Digest, name: ModelName) -> str:
 
 def recovery(spec: SpecDigest, node: NodeName) -> str:
     return f"{RECOVERY}{spec}/{node}"
+
+
+def measured(spec: SpecDigest, node: NodeName) -> str:
+    return f"{MEASURED}{spec}/{node}"
 
 
 def report(node: NodeName) -> str:

@@ -9,6 +9,7 @@ import pytest
 from agent_world import ScriptEngine
 
 from llmgw.agent import inventory, logs
+from llmgw.agent.fingerprints import Fingerprints
 from llmgw.agent.ports import NoFreePort, Ports
 from llmgw.agent.traffic import Traffic
 from llmgw.engine.manager import Engines
@@ -155,7 +156,7 @@ async def test_an_engine_whose_fingerprint_raises_or_hangs_is_unusable_and_says_
         by_name={engine.name: engine for engine in (Raises(), Hangs(), ScriptEngine())},
         lost={EngineName("odd"): "plugin odd is broken: ImportError: no module named x"},
     )
-    facts = {fact.name: fact.why for fact in await inventory.fingerprints(found, timeout=0.3)}
+    facts = {fact.name: fact.why for fact in await Fingerprints(found, timeout=0.3).look()}
     forever.set()
     assert facts[EngineName("script")] is None
     assert "no driver" in str(facts[EngineName("raises")])

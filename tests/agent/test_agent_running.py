@@ -9,6 +9,7 @@ from dataclasses import replace
 import httpx
 from agent_world import NODE, SECRET, Node, alive, eventually, pids_in
 
+from llmgw.agent.fingerprints import Fingerprints
 from llmgw.agent.report import Reporter, Wanted
 from llmgw.catalog.spec import SecretRef
 from llmgw.engine.api import engine_key
@@ -210,7 +211,7 @@ async def test_a_cancellation_in_the_moment_of_a_change_ends_the_reporter(node: 
     around = node.around()
     reporter = Reporter(node.store, {}, Wanted())
     for turns in range(4):
-        task = asyncio.create_task(reporter.run(around, ()))
+        task = asyncio.create_task(reporter.run(around, Fingerprints(node.engines)))
         await eventually(node.report, "reported")
         await asyncio.sleep(0.1)
         reporter.changed()
