@@ -17,7 +17,7 @@ from llmgw.errors import TerminalError, WeightsRefused, WeightsUnavailable
 from llmgw.facts import Progress, WeightsFact
 from llmgw.statedir import write_atomic
 from llmgw.units import Bytes, Wall
-from llmgw.weights import manifest, naming, partial
+from llmgw.weights import manifest, naming, partial, split
 from llmgw.weights.fetch import Fetch, check_sha256
 from llmgw.weights.folder import Folders
 from llmgw.weights.gguf import Scalar
@@ -64,7 +64,7 @@ class Cache:
         self._fetches: dict[str, Fetch] = {}
         self._manifests: dict[str, tuple[_Stamp, Manifest]] = {}
         self._stamped: dict[str, Wall] = {}
-        self._local: dict[str, tuple[_Stamp, dict[str, Scalar]]] = {}
+        self._local: dict[str, tuple[tuple[_Stamp, ...], dict[str, Scalar]]] = {}
         self._folders = Folders()
         self._verified: dict[tuple[str, str], _Stamp] = {}
 
@@ -246,7 +246,7 @@ class Cache:
             return self._folders.look(path).problem
         if not path.is_file():
             return f"{path} is neither a file nor a directory"
-        return None if os.access(path, os.R_OK) else f"{path} cannot be read by this user"
+        return split.problem(path)
 
     def _is_verified(self, spec: WeightsSpec, path: Path) -> bool:
         if spec.sha256 is None:
@@ -260,8 +260,9 @@ class Cache:
         path = Path(naming.local_path(spec.source))
         if (problem := self._local_problem(path)) is not None:
             raise WeightsRefused(f"{problem}: correct the source, or put the file there")
-        if spec.sha256 is not None and path.is_dir():
-            raise WeightsRefused(f"{path} is a directory, and a checksum is one file's: leave `sha256` out")
+        if spec.sha256 is not None and (path.is_dir() or len(split.parts(path)) > 1):
+            what = "a directory" if path.is_dir() else "split into several files"
+            raise WeightsRefused(f"{path} is {what}, and a checksum is one file's: leave `sha256` out")
         if spec.sha256 is None or self._is_verified(spec, path):
             return path
         loop = asyncio.get_running_loop()
@@ -290,11 +291,12 @@ class Cache:
             size, metadata = Bytes(folder.size), folder.metadata
             return WeightsFact(source=source, entry=None, size=size, last_wanted=now, metadata=metadata)
         try:
-            stamp = _Stamp.of(path)
+            stamps = tuple(_Stamp.of(part) for part in split.parts(path))
             known = self._local.get(source)
-            if known is None or known[0] != stamp:
-                known = (stamp, manifest.metadata_of(path))
+            if known is None or known[0] != stamps:
+                known = (stamps, manifest.metadata_of(path))
                 self._local[source] = known
         except OSError:
             return None
-        return WeightsFact(source=source, entry=None, size=Bytes(stamp.size), last_wanted=now, metadata=known[1])
+        size = Bytes(sum(stamp.size for stamp in stamps))
+        return WeightsFact(source=source, entry=None, size=size, last_wanted=now, metadata=known[1])

@@ -22,14 +22,14 @@ def parts(path: Path) -> tuple[Path, ...]:
 
 
 def problem(path: Path) -> str | None:
-    """What keeps the parts of `path` from being used; None: nothing, or it is not split."""
+    """What keeps the file `path`, and its further parts, from being used; None: nothing."""
     found = parts(path)
     if len(found) > 1 and path != found[0]:
         return f"{path} is not the first of its {len(found)} parts: name {found[0].name}"
     missing = [part.name for part in found if not part.is_file()]
-    if missing and missing != [path.name]:
-        return f"{path.parent} lacks {len(missing)} of {len(found)} parts: {', '.join(missing[:3])}"
-    denied = [part for part in found if not missing and not os.access(part, os.R_OK)]
+    if missing:
+        return f"{path.parent} lacks {len(missing)} of the model's {len(found)} parts: {', '.join(missing[:3])}"
+    denied = [part for part in found if not os.access(part, os.R_OK)]
     return f"{denied[0]} cannot be read by this user" if denied else None
 
 
