@@ -29,7 +29,7 @@ class Limits:
     stalled: Seconds = Seconds(300)  #: without taking a byte of its answer
     linger: Seconds = Seconds(5)  #: reading on after a refusal, so that the client gets to read it
     sweep: Seconds = Seconds(1)  #: between two looks at all of these
-    backlog: int = 256 * KIB  #: bytes read ahead while a request is being answered
+    backlog: int = 256 * KIB  #: bytes that a client may send ahead while a request of its is being answered
     bodies: Bytes = Bytes(512 * MIB)  #: of request bodies in memory, over all clients
 
 
@@ -50,7 +50,7 @@ class ClientConnection(asyncio.Protocol):
 
     __slots__ = (
         "_advancing", "_awaited", "_backlog", "_backlog_size", "_busy", "_exchange", "_limits", "_lingering",
-        "_loop", "_parser", "_patience", "_reading_paused", "_service", "_transport", "_writing_paused", "closing",
+        "_loop", "_parser", "_patience", "_service", "_transport", "_writing_paused", "closing",
         "deadline",
     )  # fmt: skip
 
@@ -74,7 +74,7 @@ class ClientConnection(asyncio.Protocol):
         self._advancing = False
         self._backlog: list[bytes] = []
         self._backlog_size = 0
-        self._reading_paused = self._writing_paused = False
+        self._writing_paused = False
         self._lingering = False
         self.closing = False  #: close after the answer under way
         self.deadline = NEVER  #: loop time at which patience ends
@@ -100,11 +100,14 @@ class ClientConnection(asyncio.Protocol):
             else:
                 self._wait()
             return
-        self._backlog.append(data)
         self._backlog_size += len(data)
-        if self._backlog_size > self._limits.backlog and not self._reading_paused and self._transport is not None:
-            self._reading_paused = True
-            self._transport.pause_reading()
+        if self._backlog_size <= self._limits.backlog:
+            self._backlog.append(data)
+            return
+        # Too far ahead: those requests get no answer, which a client that pipelines has to expect. To read no further
+        # would be worse: we should not see it leave.
+        self._backlog.clear()
+        self.closing = True
 
     def eof_received(self) -> None:
         self._cancel()  # and the transport closes itself, after what was written
@@ -165,7 +168,6 @@ class ClientConnection(asyncio.Protocol):
         elif self._backlog:
             data = b"".join(self._backlog)
             self._backlog, self._backlog_size = [], 0
-            self._resume_reading()
             parser.feed(data)
         elif parser.refusal is not None:
             self._refuse_and_linger(parser.refusal)
@@ -187,11 +189,6 @@ class ClientConnection(asyncio.Protocol):
         self._awaited = part
         if not self._writing_paused:
             self.deadline = self._loop.time() + self._patience[part]
-
-    def _resume_reading(self) -> None:
-        if self._reading_paused and self._transport is not None:
-            self._reading_paused = False
-            self._transport.resume_reading()
 
     # the answer
 

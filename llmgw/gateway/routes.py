@@ -8,6 +8,7 @@ import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from llmgw.catalog.spec import ModelSpec
@@ -137,19 +138,22 @@ class RoutingTable:
 
     def _unknown(self, name: str) -> Refusal:
         message = f"no model {shown(name)} in the catalog"
-        if near := near_names(name, self.names):
+        if near := near_names(name, tuple(self.names)):
             message += f"; did you mean {' or '.join(map(repr, near))}?"
         else:
             message += "; GET /v1/models lists what there is"
         return Refusal(status=404, code=Code.MODEL_NOT_FOUND, message=message)
 
 
-def near_names(name: str, known: Iterable[str]) -> list[str]:
+def near_names(name: str, known: tuple[str, ...]) -> tuple[str, ...]:
     """Up to three names that somebody may have meant, the likeliest first; case does not count."""
-    if len(name) > _NEAR_LENGTH:
-        return []
+    return () if len(name) > _NEAR_LENGTH else _near(name, known)
+
+
+@lru_cache(maxsize=256)  # with a thousand alike names it takes 40 ms, and who asks for a model that went asks again
+def _near(name: str, known: tuple[str, ...]) -> tuple[str, ...]:
     folded = {other.casefold(): other for other in known if len(other) <= 2 * _NEAR_LENGTH}
-    return [folded[match] for match in difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.6)]
+    return tuple(folded[match] for match in difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.6))
 
 
 def _resolve(model: ModelName, endpoints: tuple[Endpoint, ...], status: ModelStatus | None) -> Resolution:
