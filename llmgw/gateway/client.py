@@ -9,9 +9,9 @@ from typing import Final, Protocol, cast
 
 from llmgw.gateway import http1
 from llmgw.gateway.admission import Buffers
+from llmgw.gateway.exchange import Exchange
 from llmgw.gateway.http1 import Part, Request, RequestParser
 from llmgw.gateway.openai import ApiError, Code, error_body
-from llmgw.gateway.relay import Exchange
 from llmgw.units import KIB, MIB, Bytes, Seconds
 
 _RESET: Final = struct.pack("ii", 1, 0)

@@ -14,9 +14,10 @@ from llmgw.clock import Clock
 from llmgw.gateway import openai, surface
 from llmgw.gateway.admission import Buffers
 from llmgw.gateway.client import ClientConnection, Limits
+from llmgw.gateway.exchange import Exchange, begin, refuse
 from llmgw.gateway.http1 import Request
 from llmgw.gateway.openai import ApiError, Code
-from llmgw.gateway.relay import Exchange, Relay
+from llmgw.gateway.relay import Relay
 from llmgw.gateway.routes import NOT_READY, Refusal, RoutingTable
 from llmgw.gateway.surface import Resource
 from llmgw.gateway.upstream import IDLE
@@ -160,7 +161,7 @@ class Gateway:
         method, path = request.method, request.path
         resource = surface.find(method, path)
         if method == "POST" and resource is Resource.RELAYED:
-            return relay.start(client, request)
+            return begin(relay, client, request)
         if relay.table.stopped is not None and surface.is_serving(method, path):
             self._refuse(client, request, relay.table.stop_refusal(relay.table.stopped))
         elif method == "OPTIONS" and (resource is not None or path == "*"):
@@ -168,12 +169,12 @@ class Gateway:
             client.respond(request, 204, extra=b"Allow: %b\r\n" % allowed.encode() + _PREFLIGHT)
         elif resource is None:
             message = f"there is nothing at {openai.shown(path)}; models are served under /v1/"
-            relay.refuse(client, request, ApiError(status=404, code=Code.PATH_NOT_FOUND, message=message))
+            refuse(relay, client, request, ApiError(status=404, code=Code.PATH_NOT_FOUND, message=message))
         elif method not in ("GET", "HEAD") or resource is Resource.RELAYED:
             allowed = surface.ALLOWED[resource]
             message = f"{openai.shown(method)} is not for {openai.shown(path)}: use {allowed.partition(',')[0]}"
             error = ApiError(status=405, code=Code.METHOD_NOT_ALLOWED, message=message, allow=allowed)
-            relay.refuse(client, request, error)
+            refuse(relay, client, request, error)
         else:
             self._read(client, request, resource)
         return None
@@ -200,7 +201,7 @@ class Gateway:
 
     def _refuse(self, client: ClientConnection, request: Request, refusal: Refusal) -> None:
         assert self._relay is not None
-        self._relay.refuse(client, request, refusal.answer(self._clock.now().wall))
+        refuse(self._relay, client, request, refusal.answer(self._clock.now().wall))
 
 
 def _model(table: RoutingTable, model: ModelSpec) -> dict[str, Any]:

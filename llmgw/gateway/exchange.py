@@ -1,0 +1,341 @@
+"""One request's way: find an endpoint, or wait for one; send; bring the answer back as it comes.
+
+An `Exchange` joins a client's request to an engine's answer. It ends exactly once: answered, refused, or its client
+gone. Everything here runs in the event loop's callbacks; nothing awaits but dialling.
+"""
+
+import asyncio
+from typing import Final, Protocol
+
+from llmgw.gateway import bodies
+from llmgw.gateway.http1 import Request
+from llmgw.gateway.openai import ApiError, BadBody, Code
+from llmgw.gateway.relay import Relay
+from llmgw.gateway.reply import Reply
+from llmgw.gateway.routes import Hold, Route, queue_full, still_loading
+from llmgw.gateway.upstream import EngineConnection, Headers, Target, dial
+from llmgw.ids import ModelName, ReplicaId
+from llmgw.units import MIB, Seconds
+
+KEPT_BODY: Final = 8 * MIB
+"""Bodies up to this size are kept until the engine answers, so that another can be asked."""
+CONNECT: Final = 5.0
+"""Seconds to connect to an engine. It is ready, so its machine is what does not answer."""
+REPLACED: Final = 3.0
+"""Seconds to wait for word that a model whose every endpoint was lost is being restarted. It is on its way to us."""
+MOST_KILLED: Final = 2
+"""Engines that may end with one request in them before it is given up: it may be what kills them."""
+
+
+class Client(Protocol):
+    """The connection that a request came from. It calls `Exchange.pause` and `resume` when it is slow to take."""
+
+    def write(self, data: bytes) -> None:
+        """Bytes of an answer, framed."""
+        ...
+
+    def finish(self, *, keep_alive: bool) -> None:
+        """The answer is complete."""
+        ...
+
+    def abort(self) -> None:
+        """Close so that the client notices that its answer is not complete."""
+        ...
+
+    def refuse(self, request: Request, error: ApiError) -> None:
+        """Answer with an error, and finish."""
+        ...
+
+
+def begin(relay: Relay, client: Client, request: Request) -> "Exchange | None":
+    """Take a POST that names a model. None: it was answered already."""
+    if (stopped := relay.table.stopped) is not None:  # before the body is looked at
+        refuse(relay, client, request, relay.table.stop_refusal(stopped).answer(relay.clock.now().wall))
+        return None
+    try:
+        name = bodies.read_model(request)
+    except BadBody as bad:
+        refuse(relay, client, request, bad.error)
+        return None
+    exchange = Exchange(relay, client, request, name)
+    exchange.route()
+    return None if exchange.ended else exchange
+
+
+def refuse(relay: Relay, client: Client, request: Request, error: ApiError) -> None:
+    """Answer a request that belongs to no known model with an error."""
+    relay.meters.of("").answered(error.status)
+    client.refuse(request, error)
+
+
+class Exchange:
+    """One routed request, from its arrival to the end of its answer."""
+
+    __slots__ = (
+        "_begun", "_body", "_client", "_connection", "_fresh_only", "_killed", "_lost_at", "_meter", "_model", "_name",
+        "_relay", "_reply", "_request", "_size", "_started", "_target", "_timer", "_tried", "ended",
+    )  # fmt: skip
+
+    def __init__(self, relay: Relay, client: Client, request: Request, name: str) -> None:
+        self._relay = relay
+        self._client = client
+        self._request = request
+        self._name = name
+        self._body: bytes | None = request.body  #: None: sent, and too big to be kept
+        self._size = len(request.body)
+        self._started = relay.loop.time()
+        self._model: ModelName | None = None
+        self._meter = relay.meters.of("")
+        self._target: Target | None = None
+        self._connection: EngineConnection | None = None
+        self._tried: frozenset[ReplicaId] = frozenset()
+        self._killed = 0  #: engines lost after they had the request, and before they answered
+        self._lost_at = 0.0
+        self._fresh_only = False
+        self._timer: asyncio.TimerHandle | None = None  #: runs while this request waits for an endpoint
+        self._begun = False  #: the client has the head of an answer
+        self._reply = Reply(request)
+        self.ended = False
+
+    def route(self) -> None:
+        """Send, hold, or refuse, by the table in force."""
+        resolution = self._relay.table.resolve(self._name)
+        model = resolution.model
+        if model is not None and model != self._model:
+            self._model = model
+            self._meter = self._relay.meters.of(model)
+            self._body = self._body and self._request.body  # rewritten for another model
+        if isinstance(resolution, Route):
+            self._send(resolution.model)
+        elif isinstance(resolution, Hold):  # counted from the request's arrival, however often an engine is lost
+            self._hold(resolution.model, self._started + self._limit())
+        else:
+            self._answer_error(resolution.answer(self._relay.clock.now().wall))
+
+    # waiting
+
+    def _hold(self, model: ModelName, until: float) -> None:
+        relay = self._relay
+        if not relay.admission.enter(model, self._size):
+            self._answer_error(queue_full(model, relay.admission.waiting(model)))
+            return
+        self._meter.held += 1
+        relay.held[self] = None
+        self._timer = relay.loop.call_at(until, self._waited)
+
+    def _limit(self) -> Seconds:
+        applied = self._relay.table.applied
+        return applied.gateway.cold_start_timeout if applied else Seconds(0)
+
+    def reconsider(self) -> None:
+        """The table changed while this request waits."""
+        self._stop_waiting()
+        self.route()
+
+    def turn_away(self) -> None:
+        """The gateway closes, and waits no longer for this request."""
+        if self._connection is not None:
+            self._connection.abandon()
+        self._release()
+        message = "the gateway is shutting down"
+        error = ApiError(status=503, code=Code.SHUTTING_DOWN, message=message, retry_after=1)
+        if self._begun:
+            self._break_off(error)
+        else:
+            self._answer_error(error)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None and self._model is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._meter.held -= 1
+            self._relay.admission.leave(self._model, self._size)
+            del self._relay.held[self]
+
+    def _waited(self) -> None:
+        """For as long as the cluster allows: say how far the model is. Or for news of a lost engine that never came."""
+        relay = self._relay
+        resolution = relay.table.resolve(self._name)
+        if isinstance(resolution, Hold):
+            waited = Seconds(relay.loop.time() - self._started)
+            self._answer_error(still_loading(resolution, waited, relay.clock.now().wall))
+        else:
+            self._answer_error(_lost(self._model, "no other replica could be asked"))
+
+    # sending
+
+    def _send(self, model: ModelName) -> None:
+        relay = self._relay
+        target = relay.choose(model, self._tried)
+        if target is None:  # all were lost just now, and the controller will say what comes of it
+            self._hold(model, self._lost_at + REPLACED)
+            return
+        if self._body is None:
+            self._answer_error(_lost(model, "the request is too large to have been kept for another"))
+            return
+        if self._name != model and self._body is self._request.body:
+            try:
+                self._body = bodies.rewrite_model(self._request, model)
+            except BadBody as bad:
+                self._answer_error(bad.error)
+                return
+        if self._tried:
+            self._meter.retried += 1
+        self._target = target
+        relay.taken(target)
+        self._meter.in_flight += 1
+        # That a kept connection is stale shows only after sending, so a body that is not kept goes over a fresh one.
+        fresh = self._fresh_only or len(self._body) > KEPT_BODY
+        connection = None if fresh else target.take_idle()
+        if connection is None or not self._send_over(connection, target):
+            relay.tasks.start(self._dial(target), "gateway dial")
+
+    async def _dial(self, target: Target) -> None:
+        try:
+            connection = await dial(target, CONNECT)
+        except (OSError, TimeoutError) as error:
+            self._not_reached(target, f"cannot connect: {error or 'timed out'}")
+            return
+        if self._target is not target:  # the client left meanwhile
+            connection.park()
+        elif not self._send_over(connection, target):
+            self._not_reached(target, "it closed the connection")
+
+    def _not_reached(self, target: Target, why: str) -> None:
+        if self._target is target:
+            self._release()
+            self._try_another(target, why)
+
+    def _send_over(self, connection: EngineConnection, target: Target) -> bool:
+        request, body = self._request, self._body
+        if body is None:
+            return False
+        head = b"POST %b%b HTTP/1.1\r\n%b%bContent-Length: %d\r\n\r\n" % (
+            target.base, request.target, target.head, request.forward, len(body),
+        )  # fmt: skip
+        if not connection.send(self, head, body):
+            return False
+        self._connection = connection
+        if len(body) > KEPT_BODY:
+            self._drop_body()
+        return True
+
+    def _drop_body(self) -> None:
+        self._body = None
+        self._request.body = b""
+
+    # the engine's side
+
+    def engine_answered(self, status: int, headers: Headers, body: bytes, done: bool) -> None:
+        self._meter.first_byte.add(self._relay.loop.time() - self._started)
+        self._meter.answered(status)
+        self._drop_body()
+        self._request.release()
+        self._begun = True
+        reply = self._reply
+        data = reply.head(status, headers) + reply.framed(body, done)
+        if done:
+            self._complete()
+        self._client.write(data)
+        if done:
+            self._client.finish(keep_alive=self._reply.keep_alive)
+
+    def engine_sent(self, body: bytes, done: bool) -> None:
+        data = self._reply.framed(body, done)
+        if done:
+            self._complete()
+        if data:
+            self._client.write(data)
+        if done:
+            self._client.finish(keep_alive=self._reply.keep_alive)
+
+    def engine_lost(self, why: str, *, answered: bool, stale: bool) -> None:
+        target = self._target
+        if target is None:
+            return
+        self._release()
+        if stale:  # engines close kept connections when they like: that says nothing about this one
+            self._fresh_only = True
+            self.route()
+            return
+        if self._begun or answered:
+            self._relay.suspect(target, why)
+            self._meter.engine_lost += 1
+            error = _lost(target.model, why)
+            if self._begun:
+                self._break_off(error)
+            else:
+                self._answer_error(error)
+            return
+        self._killed += 1
+        self._try_another(target, why)
+
+    def _try_another(self, target: Target, why: str) -> None:
+        """Nothing of an answer came: another may be asked."""
+        relay = self._relay
+        relay.suspect(target, why)
+        self._meter.engine_lost += 1
+        self._tried |= {target.id}
+        self._lost_at = relay.loop.time()
+        if self._killed < MOST_KILLED:
+            self.route()
+        else:
+            self._answer_error(_lost(target.model, why))
+
+    # the client's side
+
+    def cancel(self) -> None:
+        """The client is gone: so is the reason for the engine to go on."""
+        if self.ended:
+            return
+        self._meter.cancelled += 1
+        if self._connection is not None:
+            self._connection.abandon()
+        self._release()
+        self._end()
+
+    def pause(self) -> None:
+        if self._connection is not None:
+            self._connection.pause()
+
+    def resume(self) -> None:
+        if self._connection is not None:
+            self._connection.resume()
+
+    # the answer
+
+    def _break_off(self, error: ApiError) -> None:
+        """In the middle of an answer: the client must not take what it has for all."""
+        self._end()
+        last = self._reply.broken_off(error)
+        if last is None:
+            self._client.abort()
+            return
+        self._client.write(last)
+        self._client.finish(keep_alive=False)
+
+    def _answer_error(self, error: ApiError) -> None:
+        self._meter.answered(error.status)
+        self._end()
+        self._client.refuse(self._request, error)
+
+    def _complete(self) -> None:
+        self._meter.duration.add(self._relay.loop.time() - self._started)
+        self._release()
+        self._end()
+
+    def _release(self) -> None:
+        if self._target is not None:
+            self._meter.in_flight -= 1
+            self._relay.released(self._target)
+            self._target = self._connection = None
+
+    def _end(self) -> None:
+        self._stop_waiting()
+        self._request.release()
+        self.ended = True
+
+
+def _lost(model: ModelName | None, why: str) -> ApiError:
+    message = f"the engine of model {model!r} was lost: {why}"
+    return ApiError(status=502, code=Code.ENGINE_LOST, message=message, retry_after=1)
