@@ -253,7 +253,7 @@ class Measured:
     device: Bytes | None = None  #: None: the driver does not tell
     at: Wall  #: when a replica last vouched for it, to the day
     samples: int = 1  #: replicas that it was taken from
-    last_replica: ReplicaId
+    replicas: tuple[ReplicaId, ...] = ()  #: the last few of them
     warned_for: Bytes | None = None  #: the declaration that the operator was told it exceeds
 
 

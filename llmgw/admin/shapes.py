@@ -88,11 +88,17 @@ class ModelRow:
     retry_at: Time | None
     progress: ProgressRow | None
     revision: str | None
+    footprint: Size | None = None
+    footprint_source: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaRow:
-    """A wanted or running engine process. `revision`: of the catalog that it was launched from."""
+    """A wanted or running engine process. `revision`: of the catalog that it was launched from.
+
+    `footprint`: host memory that its placement counted, and `footprint_source` where that comes from: `declared`,
+    `measured`, `estimate` or `guess`. `resident`: what it takes now; `resident_peak`: the most so far.
+    """
 
     id: str
     model: str
@@ -112,6 +118,11 @@ class ReplicaRow:
     running: int | None
     waiting: int | None
     progress: ProgressRow | None
+    footprint_source: str | None = None
+    footprint_device: Size | None = None
+    resident_peak: Size | None = None
+    device_resident: Size | None = None
+    device_peak: Size | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,8 @@ from llmgw.admin.shapes import (
 )
 from llmgw.catalog.spec import ModelSpec
 from llmgw.errors import Problem
-from llmgw.facts import Event, NodeReport, Phase, Progress, ReplicaFact
-from llmgw.ids import NodeName
+from llmgw.facts import Event, Footprint, NodeReport, Phase, Progress, ReplicaFact
+from llmgw.ids import NodeName, ReplicaId
 from llmgw.plan import Assignment, ModelState, ModelStatus, Stopped, Want
 from llmgw.store.values import CatalogStatus
 
@@ -111,6 +111,7 @@ def model_row(seen: Seen, spec: ModelSpec) -> ModelRow:
         model=spec.name, state=ModelState.LOADING, reason="not looked at yet"
     )
     profile = next((p for p in spec.profiles if p.name == told.profile), spec.profiles[0] if spec.profiles else None)
+    footprint = _footprint(seen, told.replica)
     return ModelRow(
         name=spec.name,
         aliases=spec.aliases,
@@ -128,7 +129,16 @@ def model_row(seen: Seen, spec: ModelSpec) -> ModelRow:
         retry_at=told.retry_at,
         progress=_progress(told.progress),
         revision=told.revision,
+        footprint=footprint.host if footprint else None,
+        footprint_source=footprint.source if footprint else None,
     )
+
+
+def _footprint(seen: Seen, replica: ReplicaId | None) -> Footprint | None:
+    """What the placement of a model's replica counted."""
+    facts = (fact.footprint for report in seen.reports.values() for fact in report.replicas if fact.id == replica)
+    assignment = seen.assignments.get(replica) if replica is not None else None
+    return next(facts, None) or (assignment.footprint if assignment else None)
 
 
 def count(number: int, noun: str) -> str:
@@ -157,6 +167,11 @@ def _running(fact: ReplicaFact, assignment: Assignment | None) -> ReplicaRow:
         running=fact.load.running if fact.load else None,
         waiting=fact.load.waiting if fact.load else None,
         progress=_progress(fact.progress),
+        footprint_source=fact.footprint.source if fact.footprint else None,
+        footprint_device=fact.footprint.device if fact.footprint else None,
+        resident_peak=fact.resident_peak,
+        device_resident=fact.device_resident,
+        device_peak=fact.device_peak,
     )
 
 
@@ -181,6 +196,8 @@ def _placing(assignment: Assignment) -> ReplicaRow:
         running=None,
         waiting=None,
         progress=None,
+        footprint_source=assignment.footprint.source,
+        footprint_device=assignment.footprint.device,
     )
 
 

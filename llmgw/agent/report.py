@@ -71,7 +71,11 @@ class Reporter:
                 async with asyncio.timeout(max(0.0, due - clock.now().mono)):  # wait_for may swallow a cancellation
                     await self._changed.wait()
             if clock.now().mono >= due:
-                (sample, devices), due = await self._sample(around), clock.now().mono + HEARTBEAT
+                try:
+                    sample, devices = await self._sample(around)
+                except OSError as error:  # the cache's disk does not answer, say: the last look has to do
+                    log.warning("node_not_sampled", error=str(error))
+                due = clock.now().mono + HEARTBEAT
 
     async def _sample(self, around: Around) -> tuple[Sample, tuple[DeviceFact, ...]]:
         targets = {id: target for id, replica in self._replicas.items() if (target := replica.target) is not None}
@@ -85,9 +89,7 @@ class Reporter:
         )
         return sample, devices
 
-    async def _look_at_devices(
-        self, around: Around, resident: Mapping[ReplicaId, Resident]
-    ) -> tuple[DeviceFact, ...]:
+    async def _look_at_devices(self, around: Around, resident: Mapping[ReplicaId, Resident]) -> tuple[DeviceFact, ...]:
         found = await self._devices.look(around.clock.now().mono)
         engaged = any(
             replica.assignment.profile.devices > 0 for replica in self._replicas.values() if replica.target is not None

@@ -9,7 +9,7 @@ from llmgw.units import format_seconds
 
 MODEL_HEADERS: Final = ("MODEL", "STATE", "ENGINE", "SINCE", "ALIASES", "REASON")
 REPLICA_HEADERS: Final = (
-    "REPLICA", "MODEL", "ENGINE", "NODE", "STATE", "PID", "MEMORY", "BUSY", "URL", "REVISION",
+    "REPLICA", "MODEL", "ENGINE", "NODE", "STATE", "PID", "MEMORY", "COUNTED", "BUSY", "URL", "REVISION",
     "REASON",
 )  # fmt: skip
 NODE_HEADERS: Final = ("NODE", "REPORTED", "MEMORY FREE", "DISK FREE", "REPLICAS", "ENGINES")
@@ -35,8 +35,9 @@ def replica_cells(row: ReplicaRow) -> tuple[str, ...]:
     busy = "" if row.running is None else f"{row.running}+{row.waiting or 0}"
     reason = "; ".join(filter(None, (row.reason, _progress(row.progress))))
     pid = "" if row.pid is None else str(row.pid)
+    counted = f"{size(row.footprint)} {row.footprint_source or ''}".strip()
     return (
-        row.id, row.model, row.engine, row.node, row.state, pid, size(row.resident), busy,
+        row.id, row.model, row.engine, row.node, row.state, pid, size(row.resident), counted, busy,
         row.url or "", short_revision(row.revision), reason,
     )  # fmt: skip
 

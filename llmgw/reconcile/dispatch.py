@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from llmgw.catalog.spec import Catalog, ModelSpec, ProfileSpec
-from llmgw.facts import Event, Phase, RecoveryRecord, ReplicaFact
+from llmgw.facts import Event, Measured, Phase, RecoveryRecord, ReplicaFact
 from llmgw.ids import ModelName, NodeName, ReplicaId, SpecDigest
 from llmgw.plan import Assignment, Endpoint, Launch, ModelStatus, Plan, Stop, Want
 from llmgw.reconcile.observe import Seen
@@ -53,6 +53,17 @@ async def write_recovery(store: Store, records: Mapping[tuple[SpecDigest, NodeNa
     for (spec, node), record in records.items():
         key = keys.recovery(spec, node)
         await _write(store, [Delete(key) if record is None else Put(key, encode(record))])
+
+
+async def write_measured(store: Store, changes: Mapping[tuple[SpecDigest, NodeName], Measured | None]) -> None:
+    """Put what was measured, delete where None; all or nothing."""
+    await _write(
+        store,
+        [
+            Delete(keys.measured(spec, node)) if one is None else Put(keys.measured(spec, node), encode(one))
+            for (spec, node), one in changes.items()
+        ],
+    )
 
 
 def endpoints(facts: Iterable[ReplicaFact], catalog: Catalog, leaving: set[ReplicaId]) -> dict[ReplicaId, Endpoint]:

@@ -16,7 +16,7 @@ from llmgw.errors import LlmgwError, RetryableError
 from llmgw.facts import Event, Observed, Phase, RecoveryRecord
 from llmgw.ids import ModelName, NodeName, SpecDigest
 from llmgw.plan import ModelState, ModelStatus, Plan
-from llmgw.reconcile import dispatch, status
+from llmgw.reconcile import dispatch, measured, status
 from llmgw.reconcile.observe import Seen, observe
 from llmgw.reconcile.workqueue import Trigger
 from llmgw.schedule import recovery
@@ -85,6 +85,8 @@ class Controller:
             await self._keep(records)
             self._report_failures(seen.observed, records, now)
             seen = await self._observe(catalog, now)
+        if await self._measure(seen, catalog, now):
+            seen = await self._observe(catalog, now)
         wishes = desired(catalog, stopped=seen.stopped is not None)
         plan = decide(wishes, catalog, seen.observed, now)
         await dispatch.apply(self._store, plan, seen, catalog, now, self._record)
@@ -114,6 +116,22 @@ class Controller:
                     log.error("recovery_not_kept", error=str(error))
                 return
             del self._unkept[key]
+
+    async def _measure(self, seen: Seen, catalog: Catalog, now: Instant) -> bool:
+        """Remember what replicas were seen to take; whether that changed. What a full disk refuses comes again."""
+        changes = measured.account(seen.measured, seen.observed.replicas.values(), catalog, now)
+        known = {key: one for key, one in {**seen.measured, **changes}.items() if one is not None}
+        told, events = measured.warnings(known, catalog, now)
+        if not changes and not told:
+            return False
+        try:
+            await dispatch.write_measured(self._store, {**changes, **told})
+        except RetryableError as error:
+            log.warning("measurement_not_kept", error=str(error))
+            return False
+        for event in events:
+            self._record(event)
+        return True
 
     async def _watch(self, prefix: str) -> None:
         snapshot = await self._store.list(prefix)

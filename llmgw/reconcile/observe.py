@@ -13,6 +13,7 @@ from llmgw.engine.manager import Engines
 from llmgw.facts import (
     Footprint,
     Level,
+    Measured,
     NodeReport,
     Observed,
     Phase,
@@ -23,6 +24,7 @@ from llmgw.facts import (
 )
 from llmgw.ids import NodeName, ReplicaId, SpecDigest
 from llmgw.plan import Assignment, Stopped, Want
+from llmgw.reconcile import measured as measuring
 from llmgw.store import keys
 from llmgw.store.api import Entry, Store
 from llmgw.store.codec import decode
@@ -45,6 +47,7 @@ class Seen:
     assignments: Mapping[ReplicaId, Assignment] = field(default_factory=dict)
     reported: Mapping[ReplicaId, ReplicaFact] = field(default_factory=dict)  #: as the agents have it
     stopped: Stopped | None = None
+    measured: Mapping[tuple[SpecDigest, NodeName], Measured] = field(default_factory=dict)
 
 
 async def observe(store: Store, engines: Engines, catalog: Catalog, now: Instant) -> Seen:
@@ -56,11 +59,12 @@ async def observe(store: Store, engines: Engines, catalog: Catalog, now: Instant
     usages = [decode(entry.value, Usage, where=entry.key) for entry in (await store.list(keys.USAGE)).entries]
     outstanding, last_used = _use(usages, now)
     stopped = await store.get(keys.STOPPED)
+    measured = await measured_records(store)
     observed = Observed(
         nodes=reports,
         replicas=_replicas(reported, assignments, now),
         recovery=await recovery_records(store),
-        footprints=dict(_footprints(catalog, reports, engines)),
+        footprints=dict(_footprints(catalog, reports, engines, measured)),
         outstanding=outstanding,
         last_used=last_used,
     )
@@ -69,6 +73,7 @@ async def observe(store: Store, engines: Engines, catalog: Catalog, now: Instant
         assignments=assignments,
         reported=reported,
         stopped=None if stopped is None else decode(stopped.value, Stopped, where=stopped.key),
+        measured=measured,
     )
 
 
@@ -77,6 +82,14 @@ async def recovery_records(store: Store) -> dict[tuple[SpecDigest, NodeName], Re
     for entry in (await store.list(keys.RECOVERY)).entries:
         spec, _, node = entry.key.removeprefix(keys.RECOVERY).partition("/")
         found[SpecDigest(spec), NodeName(node)] = decode(entry.value, RecoveryRecord, where=entry.key)
+    return found
+
+
+async def measured_records(store: Store) -> dict[tuple[SpecDigest, NodeName], Measured]:
+    found: dict[tuple[SpecDigest, NodeName], Measured] = {}
+    for entry in (await store.list(keys.MEASURED)).entries:
+        spec, _, node = entry.key.removeprefix(keys.MEASURED).partition("/")
+        found[SpecDigest(spec), NodeName(node)] = decode(entry.value, Measured, where=entry.key)
     return found
 
 
@@ -122,23 +135,32 @@ def _use(usages: Iterable[Usage], now: Instant) -> tuple[dict[ReplicaId, int], d
 
 
 def _footprints(
-    catalog: Catalog, reports: Mapping[NodeName, NodeReport], engines: Engines
+    catalog: Catalog,
+    reports: Mapping[NodeName, NodeReport],
+    engines: Engines,
+    measured: Mapping[tuple[SpecDigest, NodeName], Measured],
 ) -> Iterable[tuple[tuple[SpecDigest, NodeName], Footprint]]:
     for model in catalog.models.values():
         for profile in model.profiles:
+            spec = spec_digest(model.name, profile)
             for report in reports.values():
-                footprint = footprint_of(profile, report, engines)
+                footprint = footprint_of(profile, report, engines, measured.get((spec, report.node)))
                 if footprint is not None:
-                    yield (spec_digest(model.name, profile), report.node), footprint
+                    yield (spec, report.node), footprint
 
 
-def footprint_of(profile: ProfileSpec, report: NodeReport, engines: Engines) -> Footprint | None:
-    """Declared, else estimated by the engine from the weights on the node, else guessed from the declared size.
+def footprint_of(
+    profile: ProfileSpec, report: NodeReport, engines: Engines, measured: Measured | None = None
+) -> Footprint | None:
+    """Declared, else measured there before, else estimated by the engine from the weights on the node, else guessed
+    from the declared size.
 
     None: unknown, which is never taken for 0.
     """
     if profile.memory is not None:
         return Footprint(host=Bytes(profile.memory + (profile.host_memory or 0)), source="declared")
+    if measured is not None and (seen := measuring.footprint(measured, profile)) is not None:
+        return seen
     found = {role: on_node(report.weights, spec) for role, spec in profile.roles.items()}
     here = {role: fact for role, fact in found.items() if fact is not None}
     engine = engines.by_name.get(profile.engine)
