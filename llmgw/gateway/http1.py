@@ -37,7 +37,7 @@ _NOT_FORWARDED: Final = HOP_BY_HOP | {
     b"authorization", b"x-api-key",  # the client's credentials are for us, the engine has its own key
     b"accept-encoding",  # a compressed stream could not be ended with an error event
 }  # fmt: skip
-_EXAMINED: Final = _NOT_FORWARDED | {b"content-type", b"content-encoding", b"origin"}
+_EXAMINED: Final = _NOT_FORWARDED | {b"content-type", b"content-encoding", b"origin", b"sec-fetch-site"}
 
 _SANE_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}").fullmatch
 _LOCAL_ORIGIN: Final = re.compile(rb"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?").fullmatch
@@ -65,6 +65,7 @@ class Request:
     content_encoding: bytes
     forward: bytes
     echo: bytes  #: header block that every answer to it carries
+    foreign: bool  #: a page of another site sent it without asking first
     buffers: Buffers
     counted: int = 0  #: bytes of `buffers` that its body takes
 
@@ -242,6 +243,7 @@ class RequestParser:
             content_encoding=found.get(b"content-encoding", b""),
             forward=b"".join((*forward, tag)),
             echo=tag if origin is None else tag + _cross_origin(origin),
+            foreign=origin is not None and _is_foreign(origin, found),
             buffers=self._buffers,
         )
 
@@ -345,6 +347,18 @@ def _cross_origin(origin: bytes) -> bytes:
     if not _LOCAL_ORIGIN(origin):
         return b"Vary: Origin\r\n"
     return b"Access-Control-Allow-Origin: %b\r\nVary: Origin\r\n" % origin
+
+
+def _is_foreign(origin: bytes, found: dict[bytes, bytes]) -> bool:
+    """Whether a browser sends this for a page of another site, and did not have to ask us before.
+
+    For JSON it asks with a preflight, and is told no by what the answer lacks. Plain text and forms it just sends.
+    """
+    if _LOCAL_ORIGIN(origin) or found.get(b"content-type", b"").lower().startswith(b"application/json"):
+        return False
+    if b"sec-fetch-site" in found:  # the browser's own word, where it gives one; right behind a reverse proxy too
+        return found[b"sec-fetch-site"] == b"cross-site"
+    return origin.partition(b"://")[2] != found.get(b"host")
 
 
 _STATUS_LINES: Final = {

@@ -33,6 +33,7 @@ class Code(StrEnum):
     NOT_READY = "not_ready"
     OVERLOADED = "overloaded"
     PATH_NOT_FOUND = "path_not_found"
+    ORIGIN_NOT_ALLOWED = "origin_not_allowed"
     QUEUE_FULL = "queue_full"
     REQUEST_TIMEOUT = "request_timeout"
     SHUTTING_DOWN = "shutting_down"

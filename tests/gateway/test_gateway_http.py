@@ -230,6 +230,30 @@ async def test_a_page_of_this_machine_may_read_answers_and_no_other_may(rig: Rig
     assert "access-control-allow-origin" not in (await rig.post({"model": "m"})).headers
 
 
+@pytest.mark.parametrize(
+    ("headers", "allowed"),
+    [
+        ("Origin: https://elsewhere.example\r\nContent-Type: text/plain\r\n", False),
+        ("Origin: null\r\n", False),
+        ("Origin: https://elsewhere.example\r\nSec-Fetch-Site: cross-site\r\nContent-Type: text/plain\r\n", False),
+        ("Origin: https://chat.example\r\nSec-Fetch-Site: same-origin\r\n", True),  # behind a proxy of that name
+        ("Origin: http://gw\r\n", True),
+        ("Origin: http://localhost:3000\r\nSec-Fetch-Site: cross-site\r\n", True),
+        (
+            "Origin: https://elsewhere.example\r\nContent-Type: application/json\r\n",
+            True,
+        ),  # it had to ask, and was refused
+        ("", True),
+    ],
+)
+async def test_no_page_of_another_site_makes_models_work_blindly(rig: Rig, headers: str, allowed: bool) -> None:
+    engine = await rig.serving()
+    data = post({"model": "m"}).replace(b"Content-Type: application/json\r\n", headers.encode())
+    answer = await rig.ask(data)
+    assert answer.status == (200 if allowed else 403)
+    assert bool(engine.asked) == allowed
+
+
 async def test_a_sane_request_id_is_kept_and_any_other_replaced(rig: Rig) -> None:
     engine = await rig.serving()
     kept = await rig.post({"model": "m"}, headers="X-Request-Id: abc-123\r\n")

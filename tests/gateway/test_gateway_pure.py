@@ -218,7 +218,7 @@ def reply(http11: bool = True, keep_alive: bool = True) -> Reply:
         Request(
             method="POST", target=b"/v1/chat/completions", path="/v1/chat/completions", body=b"", http11=http11,
             keep_alive=keep_alive, content_type=b"", content_encoding=b"", forward=b"", echo=b"X-Request-Id: 1\r\n",
-            buffers=Buffers(Bytes(0)),
+            foreign=False, buffers=Buffers(Bytes(0)),
         )
     )  # fmt: skip
 
