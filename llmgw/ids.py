@@ -17,7 +17,7 @@ SpecDigest = NewType("SpecDigest", str)  #: of what a replica is launched from; 
 NAME_PATTERN: Final = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$(?!\n)"
 """Models, profiles, nodes, pools. `$(?!\\n)` reads alike in Python's and JavaScript's dialect."""
 
-ALIAS_PATTERN: Final = r"^[!-~\u00a1-\uffff]{1,200}$(?!\n)"
+ALIAS_PATTERN: Final = r"^[^\x00-\x20\x7f-\xa0]{1,200}$(?!\n)"
 """Aliases: printable, no spaces, case-sensitive: `meta-llama/Llama-3.1-8B:free`."""
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from llmgw.catalog import rules, schemas, yamldoc
 from llmgw.catalog.build import build_cluster, build_model
-from llmgw.catalog.source import Source
+from llmgw.catalog.source import IGNORE_FILE, Source
 from llmgw.catalog.spec import Catalog, ClusterSpec, ModelSpec, canonical_json
 from llmgw.catalog.yamldoc import Document, quoted
 from llmgw.errors import CatalogInvalid, Problem
@@ -122,7 +122,11 @@ def _api_version(document: Document, value: Mapping[str, Any]) -> list[Problem]:
         return []
     if "apiVersion" not in value:
         close = _renamed(value, "apiVersion")
-        return [document.problem((), f"no apiVersion{close}: start the document with `apiVersion: {API_VERSION}`")]
+        # Another tool's file, most likely: compose files and pipelines live in repositories too.
+        stray = "" if close or "kind" in value else f", or name the file in {IGNORE_FILE} if it is none of llmgw's"
+        return [
+            document.problem((), f"no apiVersion{close}: start the document with `apiVersion: {API_VERSION}`{stray}")
+        ]
     if not isinstance(version, str):
         message = f"apiVersion must be {API_VERSION}, found {schemas.found(version)}"
     else:

@@ -5,6 +5,7 @@ before anything is built and each problem has a place. Messages never echo a val
 """
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -30,6 +31,10 @@ from llmgw.errors import Problem
 MAX_DEPTH: Final = 64
 MAX_NODES: Final = 50_000  #: values in one file, each use of an alias counted as if written out
 _INT_LIMIT: Final = 2**63
+
+_OURS: Final = re.compile(r"^<{7} ", re.MULTILINE)
+_THEIRS: Final = re.compile(r"^>{7}(?: |$)", re.MULTILINE)
+"""What git leaves in a file that it could not merge. Nothing of a catalog can stand so at the start of a line."""
 
 _PARSER_FAULTS: Final = (ValueError, LookupError, AttributeError, TypeError, AssertionError, RecursionError)
 """What a parser written for well-meant text may raise on other text, besides its own errors."""
@@ -104,12 +109,22 @@ def parse(file: str, data: bytes) -> tuple[list[Document], list[Problem]]:
 
     A fault of syntax ends the file; others (a duplicate key, a date) are noted and the rest is still read.
     """
+    if _is_utf16(data):
+        return [], [Problem(file, 1, 1, "$", "this is UTF-16: save the file as UTF-8")]
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         return [], [_not_utf8(file, data, error.start)]
+    if (conflict := _OURS.search(text)) is not None and _THEIRS.search(text, conflict.end()):
+        line = text.count("\n", 0, conflict.start()) + 1
+        return [], [Problem(file, line, 1, "$", "a merge conflict that was left here: resolve it (<<<<<<< to >>>>>>>)")]
     composer = _Composer(file, text)
     return composer.documents(), composer.problems
+
+
+def _is_utf16(data: bytes) -> bool:
+    """By its byte order mark, or by the zero beside its first character: some editors and shells write such files."""
+    return data.startswith((b"\xff\xfe", b"\xfe\xff")) or (len(data) > 1 and (data[0] == 0) != (data[1] == 0))
 
 
 def _not_utf8(file: str, data: bytes, offset: int) -> Problem:
@@ -297,6 +312,8 @@ def _reason(error: MarkedYAMLError) -> str:
     """The parser's own words, which quote tokens' kinds and single characters, never the text around them."""
     parts = [part for part in (error.context, error.problem) if isinstance(part, str) and part]
     words = ", ".join(parts).replace("('<", "<").replace(">',)", ">")
+    if r"'\t' that cannot start" in words:
+        return "a tab where YAML wants spaces: indent with spaces"
     return " ".join(words.split())[:200] or "cannot be parsed"
 
 

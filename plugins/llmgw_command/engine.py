@@ -28,7 +28,13 @@ PLACEHOLDERS: Final = ("host", "port", "model", "weights", "context", "parallel"
 _ARGV: Final[Mapping[str, Any]] = {
     "type": "array",
     "minItems": 1,
-    "items": {"type": "string", "pattern": r"^([^{}]|\{\{|\}\}|\{(" + "|".join(PLACEHOLDERS) + r")\})*$"},
+    "items": {
+        "type": "string",
+        "pattern": r"^([^{}]|\{\{|\}\}|\{(" + "|".join(PLACEHOLDERS) + r")\})*$",
+        "x-expects": "text with no braces but "
+        + ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
+        + "; {{ and }} stand for braces",
+    },
 }
 _PATH: Final[Mapping[str, Any]] = {"type": "string", "pattern": "^/[!-~]*$(?!\n)"}
 _PORT_TAKEN: Final = re.compile(r"address (?:is )?already in use|address in use|EADDRINUSE", re.IGNORECASE)

@@ -228,6 +228,8 @@ def test_the_wrong_branch_is_not_blamed() -> None:
         ("env: {A: {from_env: X, from_file: /x}}", "8:14: $.profiles[0].env.A: expected text"),
         ("env: {A: {from_evn: X}}", "8:15: $.profiles[0].env.A.from_evn: unknown key 'from_evn'; did you mean"),
         ("env: {A: {from_file: x}}", "8:26: $.profiles[0].env.A.from_file: expected an absolute path"),
+        ("env: {A: {from_env: $X}}", "8:25: $.profiles[0].env.A.from_env: expected the name of a variable"),
+        ("wrapper: ['']", "8:15: $.profiles[0].wrapper[0]: must not be empty"),
         ("env: {1A: x}", "8:11: $.profiles[0].env[\"1A\"]: '1A' is not a variable's name"),
         ("env: {LLMGW_ENGINE_KEY: x}", "8:11: $.profiles[0].env.LLMGW_ENGINE_KEY: variables that start with LLMGW_"),
         ("options: {thread: 1}", "8:15: $.profiles[0].options.thread: unknown key 'thread'; did you mean 'threads'?"),
@@ -322,7 +324,17 @@ def test_a_name_that_ends_in_a_newline_is_no_name() -> None:
     assert "expected a name" in texts(MODEL.replace("name: qwen", 'name: "qwen\\n"'))[0]
 
 
-@pytest.mark.parametrize("alias", ["a b", "a\u3000b", "\u2028", "é\t"])
+@pytest.mark.parametrize("alias", ["\U0001f600", "été", "模型", "a/b:free"])
+def test_an_alias_is_of_any_script(alias: str) -> None:
+    loaded = load({"a.yaml": model(extra=f'aliases: ["{alias}"]\n')})
+    assert loaded.catalog.models[ModelName("qwen")].aliases == (alias,)
+
+
+def test_another_tools_file_is_told_how_to_be_left_out() -> None:
+    assert ".llmgwignore" in texts("services: {}\n")[0]
+
+
+@pytest.mark.parametrize("alias", ["a b", "a\u3000b", "\u2028", "é\t", "a\u202eb"])
 def test_an_alias_has_no_space_of_any_kind(alias: str) -> None:
     (found,) = texts(model(extra=f'aliases: ["{alias.encode("unicode_escape").decode()}"]\n'))
     assert found.startswith("a.yaml:8:11: $.aliases[0]: expected ")

@@ -128,7 +128,29 @@ def test_all_faults_of_a_file_are_found_not_the_first() -> None:
 
 def test_bad_utf8_is_placed_by_line_column_and_byte() -> None:
     assert faults(b"a: 1\nb: \xc3\xa9\xff\n") == ["a.yaml:2:5: not UTF-8 at byte 10; save the file as UTF-8"]
-    assert faults("a: 1".encode("utf-16"))[0].startswith("a.yaml:1:1: not UTF-8 at byte 0")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_utf16_is_called_by_its_name(encoding: str) -> None:
+    assert faults("a: 1".encode(encoding)) == ["a.yaml:1:1: this is UTF-16: save the file as UTF-8"]
+
+
+def test_a_merge_conflict_left_in_a_file_is_one_problem_at_its_first_line() -> None:
+    left = "a: 1\n<<<<<<< HEAD\nb: 1\n=======\nb: 2\n>>>>>>> other\n"
+    assert faults(left) == ["a.yaml:2:1: a merge conflict that was left here: resolve it (<<<<<<< to >>>>>>>)"]
+
+
+def test_half_a_conflict_marker_in_a_text_is_text() -> None:
+    assert faults("a: |\n  <<<<<<< HEAD\n  >>>>>>> other\n") == []
+
+
+@pytest.mark.timeout(10)
+def test_many_beginnings_of_a_conflict_without_an_end_take_no_time() -> None:
+    faults("<<<<<<< \n" * 100_000)
+
+
+def test_a_tab_is_told_in_a_persons_words() -> None:
+    assert faults("a:\n\t- b\n") == ["a.yaml:2:1: not valid YAML: a tab where YAML wants spaces: indent with spaces"]
 
 
 def test_a_byte_order_mark_is_no_part_of_the_text() -> None:
