@@ -85,7 +85,7 @@ def run_up(options: UpOptions, *, report: Report, say: Callable[[str], None]) ->
         try:
             runner.run(_Up(options, state, say).run(report))
         finally:
-            force.start(failed=sys.exc_info()[0] is not None)
+            force.start(sys.exception())
     return 0
 
 
@@ -106,14 +106,16 @@ class _LastResort:
         self._say = say
         self._timer: threading.Timer | None = None
 
-    def start(self, *, failed: bool) -> None:
-        self._timer = threading.Timer(HUNG, self._end, [1 if failed else 0])
+    def start(self, failure: BaseException | None) -> None:
+        self._timer = threading.Timer(HUNG, self._end, [failure])
         self._timer.daemon = True
         self._timer.start()
 
-    def _end(self, status: int) -> None:
+    def _end(self, failure: BaseException | None) -> None:
+        if failure is not None:
+            self._say(str(failure))
         self._say(f"something did not end within {HUNG:.0f} s: leaving it behind")
-        os._exit(status)
+        os._exit(0 if failure is None else 1)
 
     def cancel(self) -> None:
         if self._timer is not None:

@@ -6,6 +6,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+import structlog
+
 from llmgw.agent import inventory
 from llmgw.agent.around import Around
 from llmgw.agent.devices import Devices, attribute, in_pid_namespace, used_by
@@ -18,6 +20,8 @@ from llmgw.ids import ReplicaId
 from llmgw.store import codec, keys
 from llmgw.store.api import Store
 from llmgw.store.values import Applied
+
+log = structlog.get_logger("llmgw.agent")
 
 HEARTBEAT: Final = 5.0  #: seconds between samples of memory and disk, each reported
 _GAP: Final = 0.05  #: seconds between two reports at least: a burst of changes is one

@@ -58,7 +58,7 @@ class Controller:
         self._trigger.set()
 
     async def run(self) -> None:
-        """Passes until cancelled, one at start. A failed pass is logged and made again."""
+        """Passes until cancelled, one at start. A failed pass is logged and made again: what serves goes on."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch(keys.NODES))
             group.create_task(self._watch("settings/"))
@@ -70,6 +70,9 @@ class Controller:
                 except LlmgwError as error:
                     log.error("pass_failed", error=str(error))
                     timeout = RETRY
+                except Exception:
+                    log.exception("pass_failed")
+                    timeout = RESYNC
 
     async def reconcile(self) -> float:
         """One pass. Returns the seconds until the next is due though nothing changes."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from llmgw.errors import NewerFormat, TerminalError
-from llmgw.facts import RecoveryRecord
+from llmgw.facts import Measured, RecoveryRecord
 from llmgw.plan import Stopped
 from llmgw.store import keys
 from llmgw.store.api import Delete, Put, Store
@@ -21,6 +21,7 @@ KINDS: Final[Mapping[str, type[Any]]] = {
     keys.APPLIED: Applied,
     keys.HISTORY: HistoryEntry,
     keys.RECOVERY: RecoveryRecord,
+    keys.MEASURED: Measured,
 }
 """Durable keys, or prefixes of them, and what lies there."""
 

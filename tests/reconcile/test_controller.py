@@ -413,3 +413,27 @@ async def test_a_full_disk_keeps_no_pass_from_its_work_and_no_failure_from_count
     kept = MemoryStore(tmp_path / "store")
     kept.load()
     assert len((await kept.list(keys.RECOVERY)).entries) == 1
+
+
+async def test_a_fault_of_our_own_in_a_pass_ends_nothing() -> None:
+    world, told = World(), list[Event]()
+
+    def record(event: Event) -> None:
+        told.append(event)
+        if len(told) == 1:
+            raise ValueError("a bug")
+
+    controller = Controller(store=world.store, live=world.live, engines=Engines(), clock=world.clock, record=record)
+    await world.push(model("a"))
+    await world.tell()
+    running = asyncio.create_task(controller.run())
+    try:
+        async with asyncio.timeout(10):
+            while not (await world.statuses()).get("a"):
+                controller.trigger()
+                await asyncio.sleep(0.01)
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+    assert running.cancelled()
+    assert len(await world.assignments()) == 1

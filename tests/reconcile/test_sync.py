@@ -25,6 +25,35 @@ def cluster(name: str) -> str:
     return f"apiVersion: llmgw/v1\nkind: Cluster\nname: {name}\n"
 
 
+async def test_a_fault_of_our_own_is_told_and_the_next_revision_taken(tmp_path: Path) -> None:
+    catalog = tmp_path / "catalog"
+    catalog.mkdir()
+    (catalog / "c.yaml").write_text(cluster("one"))
+    live, told = LiveCatalog("test"), list[Event]()
+
+    def record(event: Event) -> None:
+        told.append(event)
+        if len(told) == 1:
+            raise ValueError("a bug")
+
+    store = MemoryStore()
+    follower = CatalogSync(
+        path=catalog, store=store, live=live, engines=Engines(), clock=SystemClock(), record=record,
+        last_good=tmp_path / "last-good.json", wake=lambda: None,
+    )  # fmt: skip
+    running = asyncio.create_task(follower.run())
+    try:
+        await eventually(lambda: live.state().error, "the fault told")
+        assert "ValueError: a bug" in (live.state().error or "")
+        (catalog / "c.yaml").write_text(cluster("two"))
+        await eventually(lambda: live.current and live.current.cluster.name == "two", "the next revision in force")
+        await eventually(lambda: live.state().error is None, "the fault is over")
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
 async def test_a_full_disk_changes_nothing_and_is_tried_again(tmp_path: Path) -> None:
     catalog, disk = tmp_path / "catalog", tmp_path / "store"
     catalog.mkdir()
