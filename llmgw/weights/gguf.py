@@ -31,6 +31,8 @@ _TELLING: Final = 1 / 1000
 TENSORS: Final = "tensors."
 """Prefix of what `read_tensors` finds; no key of the format starts like this."""
 
+TYPE: Final = f"{TENSORS}type."
+
 
 def read_metadata(path: Path) -> dict[str, Scalar]:
     """The header's scalars by key (a boolean is 0 or 1); an array gives its length as `<key>.length`, and one of
@@ -48,8 +50,9 @@ def read_metadata(path: Path) -> dict[str, Scalar]:
 def read_tensors(path: Path) -> dict[str, int]:
     """Bytes of the tensors by name, those of all layers taken together: `tensors.blk.*.ffn_up.weight`.
 
-    `<name>.layers` says in how many layers it is, `tensors.rest` what all the small ones take. Sizes come from the
-    offsets, so they hold for types that nobody here knows. Raises as `read_metadata`.
+    `<name>.layers` says in how many layers it is, `tensors.rest` what all the small ones take, and
+    `tensors.type.<ggml type>` what those of the layers take that are of one type. Sizes come from the offsets, so they
+    hold for types that nobody here knows. Raises as `read_metadata`.
     """
     with path.open("rb") as file:
         try:
@@ -62,9 +65,13 @@ def read_tensors(path: Path) -> dict[str, int]:
         end = max(0, file.seek(0, 2) - data)
     found.sort()
     sizes: dict[str, list[int]] = {}
-    for (offset, name), (following, _) in zip(found, [*found[1:], (end, "")], strict=True):
-        sizes.setdefault(_BLOCK.sub(r"\1blk.*.", name), []).append(max(0, following - offset))
-    return _told_apart(sizes)
+    types: dict[str, int] = {}
+    for (offset, name, kind), (following, _, _) in zip(found, [*found[1:], (end, "", 0)], strict=True):
+        size = max(0, following - offset)
+        sizes.setdefault(_BLOCK.sub(r"\1blk.*.", name), []).append(size)
+        if _BLOCK.match(name):
+            types[f"{TYPE}{kind}"] = types.get(f"{TYPE}{kind}", 0) + size
+    return _told_apart(sizes) | types
 
 
 def _told_apart(sizes: dict[str, list[int]]) -> dict[str, int]:
@@ -80,7 +87,7 @@ def _told_apart(sizes: dict[str, list[int]]) -> dict[str, int]:
     return told | {f"{TENSORS}rest": rest} if sizes else {}
 
 
-def _read_offsets(file: BufferedReader, count: int) -> list[tuple[int, str]]:
+def _read_offsets(file: BufferedReader, count: int) -> list[tuple[int, str, int]]:
     if count > _MOST_TENSORS:
         raise EOFError
     found = []
@@ -88,8 +95,9 @@ def _read_offsets(file: BufferedReader, count: int) -> list[tuple[int, str]]:
         name, dimensions = _string(file), _fixed(file, "<I")
         if dimensions > 8:
             raise EOFError
-        file.seek(8 * dimensions + 4, 1)  # the shape, and the type
-        found.append((int(_fixed(file, "<Q")), name))
+        file.seek(8 * dimensions, 1)
+        kind, offset = _fixed(file, "<I"), int(_fixed(file, "<Q"))
+        found.append((offset, name, kind))
     return found
 
 

@@ -14,7 +14,6 @@ from llmgw.engine import (
     EngineFact,
     EngineLoad,
     Exit,
-    FailureKind,
     Footprint,
     HttpRequest,
     LaunchSpec,
@@ -24,33 +23,18 @@ from llmgw.engine import (
     Slot,
     Verdict,
     WeightsFact,
+    shorter_context,
 )
 from llmgw.errors import EngineUnavailable
 from llmgw.ids import EngineName
 from llmgw_cpu.footprint import estimate
 from llmgw_cpu.options import OPTIONS_SCHEMA
 from llmgw_cpu.server import STARTING
+from llmgw_llamacpp import causes
 
 HEALTH: Final = "/health"
 INSTALL: Final = "install it with: pip install 'llmgw[cpu]'"
 
-_CAUSES: Final[Sequence[tuple[str, FailureKind, str]]] = (
-    (r"failed to open GGUF file (.+)", FailureKind.TERMINAL, "the weights cannot be opened: {0}"),
-    (r"invalid magic characters|failed to read magic", FailureKind.TERMINAL, "the weights are not a GGUF file"),
-    (r"data is not within the file bounds", FailureKind.TERMINAL, "the weights are cut short or damaged"),
-    (r"has invalid data|found (?:nan|inf) value", FailureKind.TERMINAL, "the weights hold invalid values"),
-    (r"unknown model architecture: (\S+)", FailureKind.TERMINAL, "this llama.cpp does not know the architecture {0}"),
-    (r"chat template parsing error|failed to initialize chat template", FailureKind.TERMINAL,
-     "the chat template cannot be parsed: correct options.chat_template"),
-    (r"V cache (?:quantization )?requires", FailureKind.TERMINAL,
-     "a quantised cache_type_v needs flash attention: leave options.flash_attn out, or set it on"),
-    (r"No module named 'xllamacpp'", FailureKind.TERMINAL, f"xllamacpp is missing: {INSTALL}"),
-    (r"failed to allocate buffer for kv cache", FailureKind.OOM,
-     "no memory for the KV cache: lower `context` or `parallel`"),
-    (r"failed to allocate|bad_alloc|Cannot allocate memory|out of memory|Thread creation failed|oom[-_]kill",
-     FailureKind.OOM, "out of memory"),
-    (r"error loading model: (.+)", FailureKind.TERMINAL, "the weights cannot be loaded: {0}"),
-)  # fmt: skip
 _LOAD: Final = re.compile(rb"^llamacpp:requests_(processing|deferred) (\d+)", re.MULTILINE)
 
 
@@ -69,6 +53,9 @@ class CpuEngine(Engine):
     def footprint(self, profile: ProfileSpec, files: Mapping[str, WeightsFact], level: Level) -> Footprint | None:
         weights = files.get("weights")
         return None if weights is None else estimate(profile, weights)
+
+    def shrink(self, profile: ProfileSpec, level: Level) -> ProfileSpec | None:
+        return shorter_context(profile, level)
 
     def launch(self, profile: ProfileSpec, slot: Slot, level: Level) -> LaunchSpec:
         if profile.args:
@@ -113,17 +100,7 @@ class CpuEngine(Engine):
         return EngineLoad(running=found[b"processing"], waiting=found[b"deferred"])
 
     def classify(self, exit: Exit, log_tail: str) -> Verdict:
-        log = log_tail.rpartition(STARTING)[2]
-        if "couldn't bind HTTP server socket" in log:
-            return Verdict(kind=FailureKind.CRASH, reason="its port was taken meanwhile", port_clash=True)
-        for pattern, kind, reason in _CAUSES:
-            if match := re.search(pattern, log):
-                return Verdict(kind=kind, reason=reason.format(*(group.strip() for group in match.groups())))
-        if exit.signal == 4:
-            return Verdict(kind=FailureKind.TERMINAL, reason="this processor lacks instructions that llama.cpp uses")
-        errors = re.findall(r"^[\d.]+ E (.+)$", log, re.MULTILINE)
-        said = f": {errors[-1].strip()[:200]}" if errors else ""
-        return Verdict(kind=FailureKind.CRASH, reason=f"ended with {exit}{said}")
+        return causes.verdict(exit, log_tail.rpartition(STARTING)[2])
 
     def surfaces(self, profile: ProfileSpec) -> frozenset[str]:
         generation = frozenset({"chat/completions", "completions", "responses", "messages"})

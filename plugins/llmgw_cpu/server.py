@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +15,9 @@ STARTING: Final = "llmgw_cpu: starting"
 """The first line of a run: what stands before it in the log is another run's."""
 
 KEY_VARIABLE: Final = "LLMGW_ENGINE_KEY"
+
+_LAST_WORDS: Final = 0.5
+"""Seconds for the log to be written when starting failed. Without them one failure in 60 lost its cause."""
 
 
 def main() -> None:
@@ -28,7 +32,9 @@ def main() -> None:
     try:
         server = xllamacpp.Server(_params(xllamacpp, json.loads(sys.argv[1]), key))
     except RuntimeError as error:
-        sys.exit(f"llmgw_cpu: {error}")  # the cause stands above: llama.cpp prints it
+        # The cause is what llama.cpp prints, in a thread of its own that an exit cuts short.
+        time.sleep(_LAST_WORDS)
+        sys.exit(f"llmgw_cpu: {error}")
     _wait_for_signal()
     # Not `del server`: that waits, more than 40 seconds, for an answer in flight. Whoever stops us has drained us.
     print(f"llmgw_cpu: stopping ({server.listening_address})", flush=True)  # noqa: T201

@@ -66,6 +66,8 @@ _SWITCHES: Final[Mapping[str, tuple[str, bool]]] = {
     **dict.fromkeys(("-cmoe", "--cpu-moe"), ("cpu_moe", True)),
     **dict.fromkeys(("-kvo", "--kv-offload"), ("kv_offload", True)),
     **dict.fromkeys(("-nkvo", "--no-kv-offload"), ("kv_offload", False)),
+    **dict.fromkeys(("-nr", "--no-repack"), ("repack", False)),
+    "--repack": ("repack", True),
     "--mmproj-offload": ("mmproj_offload", True),
     "--no-mmproj-offload": ("mmproj_offload", False),
 }
@@ -83,7 +85,10 @@ EXPERTS: Final = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What options and args together say of memory. `gpu_layers` None: all. `kept`: (pattern, buffer), in order."""
+    """What options and args together say of memory.
+
+    `gpu_layers` None: all. `kept`: (pattern, buffer), in order. `repack`: weights are copied besides being mapped.
+    """
 
     gpu_layers: int | None
     draft_gpu_layers: int | None
@@ -97,6 +102,7 @@ class Settings:
     kv_offload: bool
     mmproj_offload: bool
     cache_ram_mib: int
+    repack: bool
 
 
 def settings(profile: ProfileSpec) -> Settings:
@@ -118,6 +124,7 @@ def settings(profile: ProfileSpec) -> Settings:
         kv_offload=said.get("kv_offload", True) is not False,
         mmproj_offload=said.get("mmproj_offload", True) is not False,
         cache_ram_mib=int(profile.options.get("cache_ram_mib", 0)),
+        repack=said.get("repack", True) is not False and said.get("mmap") is not False,
     )
 
 

@@ -103,11 +103,10 @@ class LlamaCppEngine(Engine):
         return causes.verdict(exit, log_tail)
 
     def surfaces(self, profile: ProfileSpec) -> frozenset[str]:
-        if profile.options.get("embeddings"):
-            return frozenset({"embeddings"})
         if profile.options.get("rerank"):
             return frozenset({"rerank"})
-        return frozenset({"chat/completions", "completions", "responses", "messages"})
+        generation = frozenset({"chat/completions", "completions", "responses", "messages"})
+        return generation | {"embeddings"} if profile.options.get("embeddings") else generation
 
 
 def _binary(profile: ProfileSpec) -> str:

@@ -77,6 +77,8 @@ def _model(
         all_outputs=bool(profile.options.get("embeddings") or profile.options.get("rerank")),
     )
     placed = memory.weights(fact, on_devices=on_devices, kept=() if draft else said.kept)
+    if said.repack:
+        placed += Share(host=memory.repacked(fact, placed.host))
     if not on_devices:
         return placed + Share(host=kv + compute)
     # An accelerator's buffers are its own; what stays on the host still needs some there.

@@ -8,7 +8,11 @@ from typing import Final
 from llmgw.engine import WeightsFact
 from llmgw.units import Bytes
 from llmgw.weights.footprint import kv_cache, number
-from llmgw.weights.gguf import TENSORS, Scalar
+from llmgw.weights.gguf import TENSORS, TYPE, Scalar
+
+_REPACKED: Final = (2, 10, 12, 20, 39)
+"""ggml types whose matrices x86 builds copy into another layout when they load (ggml/src/ggml-cpu/repack.cpp): Q4_0,
+Q2_K, Q4_K, IQ4_NL, MXFP4. The mapped file stays in memory beside the copy until somebody else wants the room."""
 
 _PADDING: Final = 256
 """llama.cpp rounds a slot's context up to a multiple of this (src/llama-context.cpp)."""
@@ -88,10 +92,16 @@ def weights(fact: WeightsFact, *, on_devices: int, kept: Sequence[tuple[str, str
     return total
 
 
+def repacked(fact: WeightsFact, host: int) -> int:
+    """Bytes that the processor's own copy of the weights takes, where `host` bytes of them are in host memory."""
+    copied = sum(int(fact.metadata.get(f"{TYPE}{kind}", 0)) for kind in _REPACKED)
+    return copied * min(host, fact.size) // max(1, fact.size)
+
+
 def _tensors(metadata: Mapping[str, Scalar], layers: int) -> Iterator[tuple[str, int, int]]:
     """(name, layer, bytes) of each tensor that takes much. Layer -1 is the input's, `layers` the output's."""
     for key, value in metadata.items():
-        if not key.startswith(TENSORS) or key.endswith(".layers") or isinstance(value, str):
+        if not key.startswith(TENSORS) or key.startswith(TYPE) or key.endswith(".layers") or isinstance(value, str):
             continue
         name, size = key.removeprefix(TENSORS), int(value)
         if "blk.*." not in name:

@@ -84,7 +84,7 @@ _PROPERTIES: Final[Mapping[str, Any]] = {
         "Where thoughts go in an answer. Default auto.", "auto", "none", "deepseek", "deepseek-legacy"
     ),
     "reasoning_budget": _integer("Tokens of thinking: -1 without limit (default), 0 none.", -1, 1_000_000),
-    "embeddings": _boolean("Serve /v1/embeddings, and nothing else. An input may be ubatch_size tokens long."),
+    "embeddings": _boolean("Serve /v1/embeddings too (some builds: only). An input may be ubatch_size tokens long."),
     "pooling": _one_of(
         "How an embedding is made of its tokens' vectors. Default: the model's own.", "none", "mean", "cls", "last"
     ),
