@@ -41,7 +41,7 @@ def create_app(
     that it listens on under which it may be asked.
     """
     # No OpenAPI page: FastAPI's loads its scripts from a network that a server may not have.
-    app = FastAPI(title="llmgw", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(title="llmgw", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.include_router(_open_routes(store, collect))
     app.include_router(_looking_routes(store, events, node, clock or SystemClock()), prefix="/api/v1")
     app.include_router(_switch_routes(store, clock or SystemClock()), prefix="/api/v1")
@@ -93,8 +93,8 @@ def _looking_routes(store: Store, log: EventLog, node: NodeName, clock: Clock) -
         return answer(views.nodes(await reading.look(store)))
 
     @routes.get("/events")
-    async def events(limit: int = Query(default=100, ge=1, le=KEPT)) -> Response:
-        return answer(views.events(log.recent(limit)))
+    async def events(limit: int = Query(default=100, ge=1, le=KEPT), after: int = Query(default=0, ge=0)) -> Response:
+        return answer(views.events(log.numbered(limit, after=after)))
 
     @routes.get("/collect")
     async def collecting(dry_run: bool = False) -> Response:
@@ -143,7 +143,7 @@ async def _body(request: Request) -> StopRequest:
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     codes = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
-    message = f"no {request.url.path} here" if error.status_code == 404 else str(error.detail)
+    message = f"no {request.scope['path']} here" if error.status_code == 404 else str(error.detail)
     return failure(error.status_code, codes.get(error.status_code, "error"), message, headers=error.headers)
 
 

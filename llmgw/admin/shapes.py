@@ -151,12 +151,13 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRow:
-    """Something that happened or was decided."""
+    """Something that happened or was decided. `number` counts from 1 since the daemon started."""
 
     at: Time
     subject: str
     reason: str
     message: str
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +203,7 @@ class ReplicasOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesOutput:
-    """`GET /api/v1/nodes`"""
+    """`llmgw nodes`"""
 
     version: int = VERSION
     nodes: tuple[NodeRow, ...]
@@ -210,7 +211,7 @@ class NodesOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventsOutput:
-    """`llmgw events`: oldest first."""
+    """`llmgw events`: oldest first. `llmgw events -f --json` prints these objects one a line, as things happen."""
 
     version: int = VERSION
     events: tuple[EventRow, ...]

@@ -58,9 +58,13 @@ def nodes(seen: Seen) -> NodesOutput:
     return NodesOutput(nodes=tuple(_node(seen.reports[name]) for name in sorted(seen.reports)))
 
 
-def events(happened: Iterable[Event]) -> EventsOutput:
+def events(happened: Iterable[tuple[int, Event]]) -> EventsOutput:
+    """`happened`: each event with its number."""
     return EventsOutput(
-        events=tuple(EventRow(at=e.at, subject=e.subject, reason=e.reason, message=e.message) for e in happened)
+        events=tuple(
+            EventRow(at=e.at, subject=e.subject, reason=e.reason, message=e.message, number=number)
+            for number, e in happened
+        )
     )
 
 

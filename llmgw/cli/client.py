@@ -1,6 +1,7 @@
 """Asks a running daemon over its admin API."""
 
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +88,7 @@ def connect(state: Path, admin: str | None) -> AdminClient:
     if admin is not None:
         return _remote(admin)
     found = StateDir(state).read_admin()
-    start = f"start one with `llmgw up CATALOG --state {state}`"
+    start = f"start one with `llmgw up CATALOG --state {shlex.quote(str(state))}`"
     if found is None:
         raise DaemonUnreachable(f"no llmgw daemon runs on {state}: {start}, or name its directory with --state")
     hint = f"the daemon of {state} seems to have ended; {start}"
@@ -96,10 +97,19 @@ def connect(state: Path, admin: str | None) -> AdminClient:
 
 def _remote(admin: str) -> AdminClient:
     url = admin if "://" in admin else f"http://{admin}"
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not _is_address(url):
         raise UsageError(f"--admin {admin}: write an address such as 127.0.0.1:8081 or https://gpu-1:8081")
-    token = os.environ.get("LLMGW_TOKEN", "")
+    token = os.environ.get("LLMGW_TOKEN", "").strip()
     if not token:
         raise UsageError("--admin needs the daemon's token in LLMGW_TOKEN: it is in admin.json in its state directory")
+    if not (token.isascii() and token.isprintable()):
+        raise UsageError("LLMGW_TOKEN holds characters that no token has: copy it anew from the daemon's admin.json")
     return AdminClient(url=url.rstrip("/"), token=token, hint="check the address and LLMGW_TOKEN")
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # an unclosed bracket, a port beyond 65535
+        return False

@@ -1,5 +1,6 @@
 """The entry point: routes to the commands and turns what they raise into a line and an exit code."""
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ import typer
 from typer.main import get_command
 
 from llmgw import __version__
-from llmgw.cli import collect, down, events, models, replicas, status, switch, up, validate
+from llmgw.cli import collect, down, events, models, nodes, replicas, status, switch, up, validate
 from llmgw.cli.exits import ExitCode
 from llmgw.cli.text import clean
 from llmgw.errors import CatalogInvalid, LlmgwError, UsageError
@@ -32,6 +33,7 @@ def make_app() -> typer.Typer:
     app.command("status")(status.status)
     app.command("models")(models.models)
     app.command("replicas")(replicas.replicas)
+    app.command("nodes")(nodes.nodes)
     app.command("events")(events.events)
     app.command("stop")(switch.stop)
     app.command("start")(switch.start)
@@ -41,12 +43,25 @@ def make_app() -> typer.Typer:
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
+    _settle_streams()
     code = _run(sys.argv[1:] if args is None else args)
     try:
         sys.stdout.flush()
     except BrokenPipeError:  # the reader left: what it wanted, it has
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(code)
+
+
+def _settle_streams() -> None:
+    """Streams that take everything: one that was closed goes nowhere, and a character that the terminal's encoding
+    lacks is escaped."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - as long as the process
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _run(args: Sequence[str]) -> int:

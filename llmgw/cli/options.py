@@ -20,6 +20,7 @@ State = Annotated[
     Path | None,
     typer.Option(
         "--state",
+        readable=False,
         envvar="LLMGW_STATE",
         metavar="DIR",
         help="The daemon's state directory. Default: $XDG_STATE_HOME/llmgw, else ~/.local/state/llmgw.",

@@ -1,5 +1,6 @@
 """What commands print on stdout: a table for people, one JSON object for programs."""
 
+import json
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
@@ -30,7 +31,21 @@ def print_json(shape: Any) -> None:
     data = msgspec.json.encode(shape)
     if sys.stdout.isatty():
         data = msgspec.json.format(data, indent=2)
-    sys.stdout.write(data.decode() + "\n")
+    sys.stdout.write(_escaped(data.decode()) + "\n")
+
+
+def print_json_line(shape: Any) -> None:
+    """One object of many, each on a line of its own, also on a terminal."""
+    import msgspec
+
+    sys.stdout.write(_escaped(msgspec.json.encode(shape).decode()) + "\n")
+
+
+def _escaped(text: str) -> str:
+    """JSON that stdout can hold: where that is not UTF-8, other characters as JSON's own escapes."""
+    if text.isascii() or (sys.stdout.encoding or "").lower().replace("-", "") == "utf8":
+        return text
+    return "".join(c if c.isascii() else json.dumps(c)[1:-1] for c in text)
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -1,5 +1,6 @@
 """Table rows from the daemon's answers. Pure: `now` in seconds since the Unix epoch."""
 
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from llmgw.admin.shapes import EventRow, ModelRow, NodeRow, ProblemRow, ProgressRow, ReplicaRow, WeightsRow
@@ -16,6 +17,9 @@ NODE_HEADERS: Final = ("NODE", "REPORTED", "MEMORY FREE", "DISK FREE", "REPLICAS
 EVENT_HEADERS: Final = ("WHEN", "SUBJECT", "REASON", "MESSAGE")
 WEIGHTS_HEADERS: Final = ("ENTRY", "NODE", "SIZE", "SOURCE", "VERDICT")
 
+_NOT_TRIED: Final = frozenset({"stopped", "inactive"})
+"""States in which nothing is tried again, whatever was planned before."""
+
 _ENTRY_SHOWN: Final = 22  #: characters of an entry's name in a table: `v1-sha256-` and twelve digits
 
 
@@ -26,7 +30,7 @@ def model_cells(row: ModelRow, now: float) -> tuple[str, ...]:
 def model_reason(row: ModelRow, now: float) -> str:
     """The reason, with how far a fetch is and when the next try comes."""
     parts = [row.reason, _progress(row.progress)]
-    if row.retry_at is not None:
+    if row.retry_at is not None and row.state not in _NOT_TRIED:
         parts.append(f"next try in {format_seconds(max(0.0, row.retry_at - now))}")
     return "; ".join(filter(None, parts))
 
@@ -52,6 +56,14 @@ def node_cells(row: NodeRow, now: float) -> tuple[str, ...]:
         str(row.replicas),
         engines,
     )
+
+
+def missing_engines(nodes: Iterable[NodeRow], wanted: Collection[str] | None = None) -> Iterator[str]:
+    """Why a node cannot use an engine, of the `wanted` ones or of all."""
+    for node in nodes:
+        for engine in node.engines:
+            if engine.why is not None and (wanted is None or engine.name in wanted):
+                yield f"{node.name}: engine {engine.name} cannot be used: {engine.why}"
 
 
 def event_cells(row: EventRow, now: float) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ def status(
 
 def _print(answer: "StatusOutput", now: float) -> None:
     from llmgw.cli.printing import print_line, print_table
-    from llmgw.cli.rows import MODEL_HEADERS, NODE_HEADERS, model_cells, node_cells
+    from llmgw.cli.rows import MODEL_HEADERS, NODE_HEADERS, missing_engines, model_cells, node_cells
 
     for line in _head(answer, now):
         print_line(line)
@@ -43,10 +43,9 @@ def _print(answer: "StatusOutput", now: float) -> None:
     if answer.nodes:
         print_line("")
         print_table(NODE_HEADERS, [node_cells(row, now) for row in answer.nodes])
-    for node in answer.nodes:
-        for engine in node.engines:
-            if engine.why is not None:
-                print_line(f"{node.name}: engine {engine.name} cannot be used: {engine.why}")
+    # An engine that no model uses is no news, however little of it there is.
+    for line in missing_engines(answer.nodes, {row.engine for row in answer.models if row.engine}):
+        print_line(line)
 
 
 def _head(answer: "StatusOutput", now: float) -> Iterator[str]:

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from llmgw.cli.options import State, address, port_range, refuse_windows, state_root
+from llmgw.errors import UsageError
+from llmgw.ids import is_name, node_name
 
 
 class OnExit(StrEnum):
@@ -34,7 +36,9 @@ Ports = Annotated[
 
 
 def up(
-    catalog: Annotated[Path, typer.Argument(metavar="CATALOG", help="A directory or git checkout.")] = Path(),
+    catalog: Annotated[
+        Path, typer.Argument(metavar="CATALOG", readable=False, help="A directory or git checkout.")
+    ] = Path(),
     state: State = None,
     cache: Cache = None,
     listen: Listen = "127.0.0.1:8080",
@@ -56,12 +60,14 @@ def up(
     refuse_windows()
     gateway, api = address(listen, "--listen"), address(admin, "--admin")
     ports = port_range(engine_ports) if engine_ports is not None else None
+    if node is not None and not is_name(node.lower()):
+        what = "1-63 letters, digits, '.', '_' or '-', a letter or digit first and last"
+        raise UsageError(f"--node {node}: a name has {what}")
 
     from llmgw.app import UpOptions, run_up
     from llmgw.cli import logs
     from llmgw.cli.printing import note
     from llmgw.cli.progress import Reporter
-    from llmgw.ids import node_name
 
     logs.configure(verbose)
     root = state_root(state)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def validate(
-    path: Annotated[Path, typer.Argument(metavar="CATALOG", help="The catalog's directory.")] = Path(),
+    path: Annotated[Path, typer.Argument(metavar="CATALOG", readable=False, help="The catalog's directory.")] = Path(),
     output: Output = OutputFormat.TABLE,
     as_json: Json = False,
 ) -> int:

@@ -181,6 +181,11 @@ async def test_events_are_the_newest_ones_oldest_first(api: Api) -> None:
         api.events.record(Event(at=Wall(float(number)), subject="catalog", reason=f"r{number}"))
     events = (await api.get("/api/v1/events?limit=2", "events"))["events"]
     assert [event["reason"] for event in events] == ["r3", "r4"]
+    newest = events[-1]["number"]
+    assert (await api.get(f"/api/v1/events?after={newest}", "events"))["events"] == []
+    api.events.record(Event(at=Wall(5.0), subject="catalog", reason="r5"))
+    (after,) = (await api.get(f"/api/v1/events?after={newest}", "events"))["events"]
+    assert (after["reason"], after["number"]) == ("r5", newest + 1)
 
 
 @pytest.mark.parametrize("limit", ["0", "1001", "many"])

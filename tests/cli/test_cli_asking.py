@@ -2,7 +2,11 @@
 
 import http.server
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +17,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from llmgw.admin.schemas import file_name
+from llmgw.admin.shapes import ModelRow
+from llmgw.cli.rows import model_reason
+from llmgw.facts import Event
 
 SCHEMAS = Path(__file__).parents[2] / "schemas" / "output"
 
@@ -29,7 +36,7 @@ def ask(cli: Any, daemon: Any) -> Any:
     return lambda *args: cli(*args, "--state", daemon.state)
 
 
-@pytest.mark.parametrize("command", ["status", "models", "replicas", "events", "collect"])
+@pytest.mark.parametrize("command", ["status", "models", "replicas", "nodes", "events", "collect"])
 @pytest.mark.parametrize("flag", [["--json"], ["-o", "json"], ["--output", "json"]])
 def test_json_is_one_object_as_its_schema_has_it(ask: Any, command: str, flag: list[str]) -> None:
     ran = ask(command, *flag)
@@ -46,8 +53,15 @@ def test_status_shows_the_catalog_every_model_and_node(ask: Any) -> None:
     assert "qwen   ready    cpu" in ran.out
     assert "smol   loading" in ran.out
     assert "gpu-1" in ran.out
-    assert "engine vllm cannot be used: not installed: pip install vllm" in ran.out
+    assert "cannot be used" not in ran.out, "an engine that no model uses is no news"
     assert "\x1b" not in ran.out
+
+
+def test_nodes_are_shown_with_the_engines_that_they_lack(ask: Any) -> None:
+    ran = ask("nodes")
+    assert ran.code == 0
+    assert "gpu-1" in ran.out
+    assert "engine vllm cannot be used: not installed: pip install vllm" in ran.out
 
 
 def test_status_of_an_invalid_revision_shows_it_and_each_problem(ask: Any, daemon: Any) -> None:
@@ -82,6 +96,69 @@ def test_text_from_elsewhere_cannot_steer_the_terminal(ask: Any, daemon: Any) ->
 
 def test_events_are_shown(ask: Any) -> None:
     assert "model/qwen  ready   in 3.2s" in ask("events").out
+
+
+def _following(daemon: Any, *more: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "llmgw", "events", "-f", "--state", str(daemon.state), *more]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_followed_events_are_lines_that_come_as_things_happen(daemon: Any) -> None:
+    with _following(daemon) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline().endswith("model/qwen  ready: in 3.2s\n")
+        daemon.events.record(Event(at=seed.NOW, subject="catalog", reason="catalog applied", message="x"))
+        assert running.stdout.readline().endswith("catalog  catalog applied: x\n")
+        running.send_signal(signal.SIGINT)
+        assert running.wait(20) == 130
+
+
+def test_followed_events_as_json_are_one_object_a_line_each_once(daemon: Any) -> None:
+    with _following(daemon, "--json", "-n", "1") as running:
+        assert running.stdout is not None
+        assert json.loads(running.stdout.readline())["number"] == 1
+        for reason in ("first", "second"):
+            daemon.events.record(Event(at=seed.NOW, subject="catalog", reason=reason, message="é"))
+        assert [json.loads(running.stdout.readline())["reason"] for _ in range(2)] == ["first", "second"]
+        running.terminate()
+
+
+@pytest.mark.parametrize("args", [["status"], ["models", "--json"], ["events"]])
+def test_stdout_that_is_closed_or_knows_ascii_only_is_no_traceback(daemon: Any, args: list[str]) -> None:
+    daemon.events.record(Event(at=seed.NOW, subject="model/qwen", reason="ready", message="é"))
+    command = [sys.executable, "-m", "llmgw", *args, "--state", str(daemon.state)]
+    plain = subprocess.run(command, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, check=True)
+    assert plain.stdout.isascii()
+    if "--json" in args:
+        json.loads(plain.stdout)
+    closed = subprocess.run(["/bin/sh", "-c", '"$@" >&-', "sh", *command], capture_output=True)
+    assert (closed.returncode, closed.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("admin", ["http://[::1", "127.0.0.1:99999", "ftp://x", "::"])
+def test_an_address_that_is_none_is_wrong_usage(cli: Any, monkeypatch: pytest.MonkeyPatch, admin: str) -> None:
+    monkeypatch.setenv("LLMGW_TOKEN", "t")
+    ran = cli("status", "--admin", admin)
+    assert ran.code == 64
+    assert "write an address such as" in ran.err
+
+
+def test_a_token_that_can_be_none_is_told_before_it_is_sent(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLMGW_TOKEN", "é")
+    assert "LLMGW_TOKEN holds characters" in cli("status", "--admin", "127.0.0.1:1").err
+
+
+def test_a_command_to_paste_is_quoted_for_the_shell(cli: Any, tmp_path: Path) -> None:
+    assert f"--state '{tmp_path}/a b'`" in cli("status", "--state", tmp_path / "a b").err
+
+
+def test_a_stopped_model_announces_no_next_try() -> None:
+    row = ModelRow(
+        name="a", aliases=(), description="", priority=0, pinned=False, state="stopped", reason="stopped",
+        wanted=0, engine="cpu", profile=None, replica=None, since=None, attempts=2, retry_at=99.0, progress=None,
+        revision=None,
+    )  # fmt: skip
+    assert model_reason(row, 0.0) == "stopped"
 
 
 def test_stop_and_start_say_what_they_did(ask: Any) -> None:

@@ -12,7 +12,7 @@ import llmgw
 from llmgw.cli.options import address, port_range, refuse_windows, state_root
 from llmgw.errors import TerminalError, UsageError
 
-COMMANDS = ("up", "down", "validate", "status", "models", "replicas", "events", "stop", "start", "collect")
+COMMANDS = ("up", "down", "validate", "status", "models", "replicas", "nodes", "events", "stop", "start", "collect")
 
 
 def llmgw_process(*args: str, **more: Any) -> "subprocess.CompletedProcess[str]":
@@ -35,6 +35,7 @@ def llmgw_process(*args: str, **more: Any) -> "subprocess.CompletedProcess[str]"
         ["up", "--admin", "127.0.0.1:http"],
         ["up", "--engine-ports", "9-1"],
         ["up", "--on-exit", "explode"],
+        ["up", "--node", "Bad Name!"],
         ["models", "--admin", "ftp://x"],
     ],
 )
