@@ -16,6 +16,8 @@ from llmgw.units import KIB, MIB, Bytes, Seconds
 
 _RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER with no time: closing resets the connection."""
+_SOON: Final = 60
+"""Seconds up to which OpenAI's and Anthropic's SDKs heed Retry-After."""
 NEVER: Final = float("inf")
 
 
@@ -290,5 +292,8 @@ class ClientConnection(asyncio.Protocol):
 
 def _error_headers(error: ApiError) -> bytes:
     allow = b"Allow: %b\r\n" % error.allow.encode() if error.allow else b""
-    retry = b"Retry-After: %d\r\n" % error.retry_after if error.retry_after is not None else b""
-    return allow + retry
+    after = error.retry_after
+    retry = b"Retry-After: %d\r\n" % after if after is not None else b""
+    # The SDKs ask again after any 5xx, at their own pace where ours is over a minute: here that would be in vain.
+    vain = error.status >= 500 and (after is None or after > _SOON)
+    return allow + retry + (b"X-Should-Retry: false\r\n" if vain else b"")

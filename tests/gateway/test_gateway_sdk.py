@@ -5,7 +5,10 @@ from collections.abc import AsyncIterator
 
 import openai
 import pytest
-from gateway_rig import DONE, STREAM_HEAD, Asked, Rig, chunked, event, say
+from gateway_rig import DONE, STREAM_HEAD, Asked, Rig, chunked, event, model, say, until
+
+from llmgw.plan import ModelState
+from llmgw.units import Wall
 
 CHAT = {
     "id": "c", "object": "chat.completion", "created": 1, "model": "m",
@@ -58,6 +61,35 @@ async def test_errors_are_the_sdks_own(rig: Rig, client: openai.AsyncOpenAI) -> 
     with pytest.raises(openai.InternalServerError) as stopped:
         await client.chat.completions.create(model="m", messages=ASK)
     assert stopped.value.code == "system_stopped"
+
+
+async def test_the_sdk_tries_again_only_where_that_may_help(rig: Rig, client: openai.AsyncOpenAI) -> None:
+    await rig.catalog(model("m"), model("n"), cold_start_timeout=0.05)
+    retrying = client.with_options(max_retries=1)
+    await rig.status("m", ModelState.FAILED, reason="it crashed")
+    with pytest.raises(openai.InternalServerError) as failed:
+        await retrying.chat.completions.create(model="m", messages=ASK)
+    assert failed.value.code == "model_failed"
+    assert rig.metric("llmgw_gateway_requests_total", model="m", status="5xx") == 1
+    await rig.status("n", ModelState.LOADING, retry_at=Wall(0.0))  # Retry-After: 1
+    with pytest.raises(openai.InternalServerError) as loading:
+        await retrying.chat.completions.create(model="n", messages=ASK)
+    assert loading.value.code == "model_loading"
+    assert rig.metric("llmgw_gateway_requests_total", model="n", status="5xx") == 2
+
+
+async def test_a_request_cancelled_in_the_sdk_is_cancelled_in_the_engine(rig: Rig, client: openai.AsyncOpenAI) -> None:
+    async def silent(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(1)
+
+    engine = await rig.serving(silent)
+    asking = asyncio.ensure_future(client.chat.completions.create(model="m", messages=ASK))
+    await until(lambda: engine.asked, "the request arriving")
+    asking.cancel()
+    await until(lambda: engine.gone == 1, "the engine's connection closing")
+    with pytest.raises(openai.APITimeoutError):
+        await client.with_options(timeout=0.1).chat.completions.create(model="m", messages=ASK)
+    await until(lambda: engine.gone == 2, "the other closing too")
 
 
 async def test_an_engine_lost_mid_stream_raises_after_what_came(rig: Rig, client: openai.AsyncOpenAI) -> None:
