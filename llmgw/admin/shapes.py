@@ -267,6 +267,48 @@ class ErrorBody:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PluginRow:
+    """One installed engine plugin. `state`: ok, clash, broken or disabled; `failure`: its traceback.
+
+    `engines`: those it brings; where it is not loaded, those it is known to bring.
+    """
+
+    name: str
+    distribution: str
+    version: str
+    own: bool
+    api_version: int | None
+    engines: tuple[str, ...]
+    state: str
+    reason: str
+    failure: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginsOutput:
+    version: int = VERSION
+    plugins: tuple[PluginRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginCheckRow:
+    """One check of the conformance suite on one engine. `outcome`: ok, failed or skipped."""
+
+    engine: str
+    check: str
+    outcome: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginCheckOutput:
+    version: int = VERSION
+    ok: bool
+    plugins: tuple[PluginRow, ...]
+    checks: tuple[PluginCheckRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorOutput:
     """Every answer of the admin API that is not a success."""
 
@@ -290,6 +332,8 @@ OUTPUTS: Final = {
     "collect": CollectOutput,
     "validate": ValidateOutput,
     "down": DownOutput,
+    "plugins": PluginsOutput,
+    "plugin-check": PluginCheckOutput,
     "error": ErrorOutput,
 }
 """Every output by its schema's name: `schemas/output/<name>.v1.schema.json`."""

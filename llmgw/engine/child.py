@@ -46,12 +46,14 @@ def run_child(
 ) -> Ended:
     """Call `module.main(request, fd)` in a child of this interpreter with this `sys.path`, for `timeout` seconds.
 
+    The request gets two members more: `path` and `deadline`, when its time is up by the machine's monotonic clock.
     What the child started and left in its process group is ended with it.
     """
     report, report_end = os.pipe()
     said, said_end = os.pipe()
     try:
-        argv = [sys.executable, "-c", _BOOT, json.dumps({**request, "path": sys.path}), module, str(report_end)]
+        sent = json.dumps({**request, "path": sys.path, "deadline": time.monotonic() + timeout})
+        argv = [sys.executable, "-c", _BOOT, sent, module, str(report_end)]
         child = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,

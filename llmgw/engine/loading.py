@@ -3,7 +3,6 @@
 The same code runs in the child process that a third party's plugin is tried in and then in the daemon.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint
 from typing import Any, Final
@@ -114,11 +113,6 @@ def _check_schema(kind: str, schema: object) -> None:
             raise BadPlugin(
                 f"{kind}.options_schema refers to {value!r}: only references within it (#/...) are followed"
             )
-        for pattern in _patterns(keyword, value):
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise BadPlugin(f"{kind}.options_schema has the pattern {pattern!r}: {error}") from error
 
 
 def _keywords(schema: Any) -> Iterable[tuple[str, Any]]:
@@ -131,12 +125,6 @@ def _keywords(schema: Any) -> Iterable[tuple[str, Any]]:
     elif isinstance(schema, list | tuple):
         for part in schema:
             yield from _keywords(part)
-
-
-def _patterns(keyword: str, value: Any) -> Iterable[str]:
-    if keyword == "pattern" and isinstance(value, str):
-        return (value,)
-    return tuple(value) if keyword == "patternProperties" and isinstance(value, Mapping) else ()
 
 
 def _name(engine: object) -> EngineName | None:

@@ -7,6 +7,7 @@ import resource
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint
@@ -19,12 +20,12 @@ _SPARE: Final = 0.5  #: seconds before its time is up, at which a hanging one te
 
 def main(request: Mapping[str, Any], fd: int) -> None:
     """Import the plugin and report: each stage as it begins, then the verdict."""
-    timeout = float(request["timeout"])
+    left = float(request["deadline"]) - time.monotonic()
     os.dup2(2, 1)  # whatever it prints is an utterance, no output
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.alarm(int(timeout) + 5)  # should our parent die meanwhile
+    signal.alarm(int(left) + 5)  # should our parent die meanwhile
     faulthandler.enable()
-    faulthandler.dump_traceback_later(max(0.1, timeout - _SPARE))
+    faulthandler.dump_traceback_later(max(0.1, left - _SPARE))
     try:
         report = _judge(EntryPoint(name=request["name"], value=request["value"], group="llmgw"), fd)
     except BaseException as error:  # noqa: BLE001 - the child exists to find out what a plugin raises

@@ -110,7 +110,7 @@ def remembered(point: EntryPoint, cache: Path | None) -> tuple[EngineName, ...]:
 
 def vet(point: EntryPoint, *, timeout: float = VET_TIMEOUT) -> Vetting:
     """Try one plugin in a child process, now."""
-    request = {"name": point.name, "value": point.value, "timeout": timeout}
+    request = {"name": point.name, "value": point.value}
     try:
         ended = run_child("llmgw.engine.vet_child", request, timeout=timeout)
     except OSError as error:

@@ -12,7 +12,20 @@ import llmgw
 from llmgw.cli.options import address, port_range, refuse_windows, state_root
 from llmgw.errors import TerminalError, UsageError
 
-COMMANDS = ("up", "down", "validate", "status", "models", "replicas", "nodes", "events", "stop", "start", "collect")
+COMMANDS = (
+    "up",
+    "down",
+    "validate",
+    "status",
+    "models",
+    "replicas",
+    "nodes",
+    "events",
+    "stop",
+    "start",
+    "collect",
+    "plugins",
+)
 
 
 def llmgw_process(*args: str, **more: Any) -> "subprocess.CompletedProcess[str]":

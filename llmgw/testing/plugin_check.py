@@ -1,0 +1,119 @@
+"""What of the conformance suite can be run on an installed plugin: `llmgw plugins check` runs this in a child."""
+
+import asyncio
+import faulthandler
+import json
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any, Final
+
+import jsonschema
+
+from llmgw.engine import Engine, ProfileSpec
+from llmgw.engine.loading import load_plugin
+from llmgw.errors import EngineUnavailable
+from llmgw.ids import ProfileName
+from llmgw.testing import engine_checks
+from llmgw.testing.engine_checks import ENGINE_CHECKS, EngineCase
+
+Check = Callable[[EngineCase, Path], Awaitable[None]]
+
+WITHOUT_A_PROCESS: Final[frozenset[Check]] = frozenset(
+    {
+        engine_checks.check_options_schema_is_valid_and_accepts_the_profile,
+        engine_checks.check_fingerprint_is_quick_and_usable,
+        engine_checks.check_launch_is_pure_and_hides_the_key,
+        engine_checks.check_an_exit_nobody_asked_for_is_a_failure,
+    }
+)
+"""They start nothing, so they need neither a model file nor a machine that can run the engine."""
+
+_QUICK: Final = 30  #: seconds for a check without a process
+_SLOW: Final = 240  #: seconds for one with
+_NO_FILE: Final = Path("/nonexistent/model")
+
+
+def main(request: Mapping[str, Any], fd: int) -> None:
+    """Report on `fd`, in JSON lines: each check as it begins and its outcome."""
+    os.dup2(2, 1)
+    faulthandler.enable()
+
+    def tell(**report: str) -> None:
+        os.write(fd, json.dumps(report).encode() + b"\n")
+
+    point = EntryPoint(name=request["name"], value=request["value"], group="llmgw")
+    for engine in load_plugin(point):
+        case, lacking = make_case(engine, weights=request["weights"], options=request["options"])
+        for check in ENGINE_CHECKS:
+            tell(begins=check.__name__)
+            outcome, detail = run_check(check, case, lacking)
+            tell(engine=engine.name, check=check.__name__, outcome=outcome, detail=detail)
+    tell(finished="yes")
+    sys.stderr.flush()
+    os._exit(0)  # a check that timed out may have left a thread that never ends
+
+
+def make_case(engine: Engine, *, weights: str | None, options: dict[str, Any] | None) -> tuple[EngineCase, str | None]:
+    """A profile as small as can be, and what is lacking for starting the engine with it (None: nothing)."""
+    profile = ProfileSpec(name=ProfileName("check"), engine=engine.name, options=options or {})
+    file = Path(weights) if weights else _NO_FILE
+    lacking = None
+    if engine.needs_weights and not weights:
+        lacking = "it loads a model file: give one with --weights"
+    elif not jsonschema.Draft202012Validator(engine.options_schema).is_valid(dict(profile.options)):
+        lacking = "it has options that must be set: give them with --options"
+    files = {"weights": file} if weights or engine.needs_weights else {}
+    return EngineCase(engine=engine, profile=profile, files=files), lacking
+
+
+def run_check(check: Check, case: EngineCase, lacking: str | None) -> tuple[str, str]:
+    """`ok`, `failed` or `skipped`, and why."""
+    quick = check in WITHOUT_A_PROCESS
+    options_lack = lacking is not None and "--options" in lacking
+    if lacking is not None and (not quick or (options_lack and check not in _ANY_PROFILE)):
+        return "skipped", lacking
+    try:
+        if not quick and (why := case.engine.fingerprint().why) is not None:
+            return "skipped", f"this machine cannot run it: {why}"
+        with tempfile.TemporaryDirectory(prefix="llmgw-check-") as directory, _bounded(_QUICK if quick else _SLOW):
+            # No asyncio.run: it would wait for a worker thread that hangs.
+            asyncio.new_event_loop().run_until_complete(check(case, Path(directory)))
+    except EngineUnavailable as error:
+        return "skipped", f"it cannot be launched like this: {error}"
+    except BaseException as error:  # noqa: BLE001 - whatever a plugin raises is the answer
+        if isinstance(error, AssertionError) and str(error):
+            return "failed", str(error)
+        return "failed", "".join(traceback.format_exception(error, limit=-4))
+    return "ok", ""
+
+
+_ANY_PROFILE: Final[frozenset[Check]] = frozenset(
+    {
+        engine_checks.check_fingerprint_is_quick_and_usable,
+        engine_checks.check_an_exit_nobody_asked_for_is_a_failure,
+    }
+)
+"""They ask nothing that depends on the profile's options."""
+
+
+@contextmanager
+def _bounded(seconds: int) -> Iterator[None]:
+    """Raises TimeoutError in the main thread, where the plugin's own code may hang."""
+
+    def ring(number: int, frame: object) -> None:
+        raise TimeoutError(f"it did not return within {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
