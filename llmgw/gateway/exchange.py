@@ -76,8 +76,8 @@ class Exchange:
     """One routed request, from its arrival to the end of its answer."""
 
     __slots__ = (
-        "_begun", "_body", "_client", "_connection", "_fresh_only", "_killed", "_lost_at", "_meter", "_model", "_name",
-        "_relay", "_reply", "_request", "_size", "_started", "_target", "_timer", "_tried", "ended",
+        "_begun", "_client", "_connection", "_fresh_only", "_kept", "_killed", "_lost_at", "_meter", "_model", "_name",
+        "_named", "_relay", "_reply", "_request", "_size", "_started", "_target", "_timer", "_tried", "ended",
     )  # fmt: skip
 
     def __init__(self, relay: Relay, client: Client, request: Request, name: str) -> None:
@@ -85,7 +85,8 @@ class Exchange:
         self._client = client
         self._request = request
         self._name = name
-        self._body: bytes | None = request.body  #: None: sent, and too big to be kept
+        self._named = name  #: what the body says; the model's own name, once it is sent
+        self._kept = True  #: the body is still there to be sent
         self._size = len(request.body)
         self._started = relay.loop.time()
         self._model: ModelName | None = None
@@ -108,7 +109,6 @@ class Exchange:
         if model is not None and model != self._model:
             self._model = model
             self._meter = self._relay.meters.of(model)
-            self._body = self._body and self._request.body  # rewritten for another model
         if isinstance(resolution, Route):
             self._send(resolution.model)
         elif isinstance(resolution, Hold):  # counted from the request's arrival, however often an engine is lost
@@ -174,22 +174,23 @@ class Exchange:
         if target is None:  # all were lost just now, and the controller will say what comes of it
             self._hold(model, self._lost_at + REPLACED)
             return
-        if self._body is None:
+        if not self._kept:
             self._answer_error(_lost(model, "the request is too large to have been kept for another"))
             return
-        if self._name != model and self._body is self._request.body:
+        if self._named != model:
             try:
-                self._body = bodies.rewrite_model(self._request, model)
+                self._request.body = bodies.rewrite_model(self._request, model)
             except BadBody as bad:
                 self._answer_error(bad.error)
                 return
+            self._named = model
         if self._tried:
             self._meter.retried += 1
         self._target = target
         relay.taken(target)
         self._meter.in_flight += 1
         # That a kept connection is stale shows only after sending, so a body that is not kept goes over a fresh one.
-        fresh = self._fresh_only or len(self._body) > KEPT_BODY
+        fresh = self._fresh_only or len(self._request.body) > KEPT_BODY
         connection = None if fresh else target.take_idle()
         if connection is None or not self._send_over(connection, target):
             relay.tasks.start(self._dial(target), "gateway dial")
@@ -211,9 +212,7 @@ class Exchange:
             self._try_another(target, why)
 
     def _send_over(self, connection: EngineConnection, target: Target) -> bool:
-        request, body = self._request, self._body
-        if body is None:
-            return False
+        request, body = self._request, self._request.body
         head = b"POST %b%b HTTP/1.1\r\n%b%bContent-Length: %d\r\n\r\n" % (
             target.base, request.target, target.head, request.forward, len(body),
         )  # fmt: skip
@@ -221,19 +220,15 @@ class Exchange:
             return False
         self._connection = connection
         if len(body) > KEPT_BODY:
-            self._drop_body()
+            self._kept = False
+            request.body = b""
         return True
-
-    def _drop_body(self) -> None:
-        self._body = None
-        self._request.body = b""
 
     # the engine's side
 
     def engine_answered(self, status: int, headers: Headers, body: bytes, done: bool) -> None:
         self._meter.first_byte.add(self._relay.loop.time() - self._started)
         self._meter.answered(status)
-        self._drop_body()
         self._request.release()
         self._begun = True
         reply = self._reply

@@ -291,6 +291,21 @@ async def test_a_request_whose_only_engine_dies_is_held_for_the_one_that_replace
     assert len(new.asked) == 2
 
 
+async def test_an_alias_that_moves_while_its_engine_is_lost_is_served_by_its_new_model(rig: Rig) -> None:
+    async def die(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    old, new = await rig.engine(die), await rig.engine()
+    await rig.catalog(model("a", "alias"), model("b"))
+    await rig.endpoint("a", old.url)
+    await rig.endpoint("b", new.url)
+    asked = asyncio.create_task(rig.post({"model": "alias", "n": 1}))
+    await until(lambda: rig.metric("llmgw_gateway_held", model="a") == 1, "being held")
+    await rig.catalog(model("a"), model("b", "alias"))
+    assert (await asked).status == 200
+    assert [engine.asked[0].json for engine in (old, new)] == [{"model": name, "n": 1} for name in ("a", "b")]
+
+
 async def test_a_refusal_counts_for_the_model_that_it_is_about(rig: Rig) -> None:
     await rig.catalog(model("m", "alias"))
     await rig.status("m", ModelState.FAILED, reason="it crashed")
