@@ -132,9 +132,11 @@ def _classify(record: Record, around: Around, exit: Exit, text: str) -> Verdict:
 
 def lost(record: Record, around: Around) -> Failure:
     """Why a replica is dead that ended while nobody watched."""
-    if record.identity is not None and not process.same_boot(record.identity):
+    if record.identity is not None and not process.same_world(record.identity):
         text = logs.tail(records.log_file(around.state, record.assignment.replica))
-        return failure(record, around, FailureKind.CRASH, "the machine was restarted", text, quote=False)
+        return failure(
+            record, around, FailureKind.NODE, "the machine or its container was restarted", text, quote=False
+        )
     found, _ = judge(record, around, Exit())
     return replace(found, reason=f"it ended while llmgw was away: {found.reason}")
 

@@ -54,7 +54,7 @@ def end_replicas(state: StateDir, say: Say) -> int:
     running = [one for one in work if find(_target(one.record))]
     for one in running:
         say(f"stopping {one.record.assignment.model} (pid {_pid(one.record)})")
-        _run_stop_command(state, one.record)
+        _run_stop_command(state, one.record, say)
     _finish([one.ending for one in running])
     for one in work:
         assignment = one.record.assignment
@@ -72,11 +72,15 @@ def _pid(record: Record) -> str:
     return str(record.identity.pid) if record.identity else "not recorded"
 
 
-def _run_stop_command(state: StateDir, record: Record) -> None:
+def _run_stop_command(state: StateDir, record: Record, say: Say) -> None:
     if record.stop_argv is None:
         return
     log = records.log_file(state, record.assignment.replica)
-    env = launch.stop_environment(record, state.secret())
+    try:
+        env = launch.stop_environment(record, state.secret())
+    except StateDirError as error:  # the command could prove nothing without it; signals end the engine too
+        say(f"its stop command is left out: {error}")
+        return
     run_stop_command(record.stop_argv, env, home=log.parent, log=log, timeout=GRACE)
 
 

@@ -76,8 +76,9 @@ def is_alive(identity: Identity) -> bool:
     return stat is not None and not stat.is_dead and identity_of(stat) == identity
 
 
-def same_boot(identity: Identity) -> bool:
-    return identity.boot == _boot()
+def same_world(identity: Identity) -> bool:
+    """Whether it can run at all here: it began in this boot, and in this pid namespace."""
+    return (identity.boot, identity.namespace) == (_boot(), _namespace())
 
 
 def self_identity() -> str:

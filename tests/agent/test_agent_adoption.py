@@ -7,7 +7,9 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import replace
+from typing import Any
 
+import pytest
 from agent_world import Node, alive, eventually, pids_in
 
 from llmgw.agent import process, records
@@ -80,6 +82,23 @@ async def test_one_that_died_while_the_agent_was_away_is_reported_failed_and_say
         assert "while llmgw was away" in failed.failure.reason
         assert "listening on" in failed.failure.reason
         assert pids_in(node.state.root) == []  # the worker it left too
+
+
+@pytest.mark.parametrize("elsewhere", [{"boot": "another"}, {"namespace": 1}], ids=["boot", "container"])
+async def test_a_restarted_machine_or_container_is_not_the_models_fault(node: Node, elsewhere: dict[str, Any]) -> None:
+    async with node.agent():
+        _, before = await node.ready()
+    os.kill(before.pid, signal.SIGKILL)
+    os.waitpid(before.pid, 0)
+    record = records.read(node.home())
+    assert record.identity is not None
+    records.write(node.state, replace(record, identity=replace(record.identity, **elsewhere)))
+    node.store = MemoryStore(None)
+    async with node.agent():
+        failed = await node.until(Phase.FAILED)
+        assert failed.failure is not None
+        assert failed.failure.kind is FailureKind.NODE
+        assert "restarted" in failed.failure.reason
 
 
 async def test_a_failure_is_not_judged_again_nor_run_again_by_the_next_agent(node: Node) -> None:

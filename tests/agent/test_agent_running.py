@@ -105,6 +105,20 @@ async def test_a_failed_replica_is_forgotten_when_its_assignment_goes(node: Node
         assert again.pid != fact.pid
 
 
+async def test_a_failed_replica_is_forgotten_though_its_assignment_goes_before_it_is_tidied_up(node: Node) -> None:
+    async with node.agent():
+        _, fact = await node.ready()
+        watch = node.store.watch(keys.report(NODE), from_revision=(await node.store.list("")).revision)
+        os.kill(fact.pid, signal.SIGKILL)
+        async for _ in watch:  # as fast as a controller can be
+            seen = await node.fact()
+            if seen is not None and seen.phase is Phase.FAILED:
+                await node.unassign()
+                break
+        await watch.aclose()
+        await node.until_gone()
+
+
 async def test_the_last_three_logs_of_a_model_are_kept(node: Node) -> None:
     async with node.agent():
         for id in ("a", "b", "c", "d"):
