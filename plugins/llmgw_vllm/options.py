@@ -22,11 +22,13 @@ def _integer(description: str, minimum: int, maximum: int) -> dict[str, Any]:
 
 
 def _path(description: str) -> dict[str, Any]:
-    return {"type": "string", "pattern": r"^/[^\x00-\x1f]+$(?!\n)", "description": description}
+    pattern = r"^/[^\x00-\x1f]+$(?!\n)"
+    return {"type": "string", "pattern": pattern, "description": description, "x-expects": "an absolute path"}
 
 
 def _word(description: str) -> dict[str, Any]:
-    return {"type": "string", "pattern": r"^[A-Za-z0-9_.-]{1,100}$(?!\n)", "description": description}
+    pattern = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$(?!\n)"
+    return {"type": "string", "pattern": pattern, "description": description, "x-expects": "one of vLLM's names"}
 
 
 def _switch(description: str) -> dict[str, Any]:
@@ -36,6 +38,7 @@ def _switch(description: str) -> dict[str, Any]:
 OPTIONS_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "object",
     "additionalProperties": False,
+    "x-expects": "one of python and binary, and one of kv_cache_mib and gpu_memory_utilization, not both",
     "properties": {
         "python": _path(
             "The Python of the environment that vLLM is installed in. Default: LLMGW_VLLM_PYTHON, else `vllm` on "
@@ -80,6 +83,7 @@ OPTIONS_SCHEMA: Final[Mapping[str, Any]] = {
             "type": "string",
             "minLength": 1,
             "pattern": r"[{}\n]",
+            "x-expects": "Jinja text (a file is named under `files`, as chat_template)",
             "description": "Jinja text in place of the model's own template. Or a file: the role chat_template.",
         },
         "tool_call_parser": _word("Reads tool calls out of answers: hermes, llama3_json, mistral, ... Default: none."),
@@ -87,7 +91,8 @@ OPTIONS_SCHEMA: Final[Mapping[str, Any]] = {
         "speculative": {
             "type": "object",
             "minProperties": 1,
-            "not": {"anyOf": [{"required": ["model"]}, {"required": ["draft_tensor_parallel_size"]}]},
+            "not": {"required": ["model"]},
+            "x-expects": "vLLM's settings without a model, which is the profile's `draft`",
             "description": "vLLM's speculative_config: {method: ngram, num_speculative_tokens: 4, ...}. Its model is "
             f"the profile's `draft`; a draft alone means {{num_speculative_tokens: {DRAFT_TOKENS}}}.",
         },
@@ -99,6 +104,7 @@ OPTIONS_SCHEMA: Final[Mapping[str, Any]] = {
         "cpu_bind": {
             "type": "string",
             "pattern": r"^(auto|nobind|[0-9][0-9,|-]*)$(?!\n)",
+            "x-expects": "CPUs such as 0-7 or 0,2,4, auto or nobind",
             "description": "CPUs that compute, such as 0-7. Default nobind on the CPU: vLLM's own choice is the same "
             "for every engine of a machine.",
         },

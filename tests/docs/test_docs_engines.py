@@ -14,9 +14,12 @@ from llmgw.engine.manager import find_engines
 from llmgw.testing.engine_checks import ENGINE_CHECKS
 from llmgw_command.engine import PLACEHOLDERS, CommandEngine
 from llmgw_cpu.engine import CpuEngine
+from llmgw_vllm.engine import VllmEngine
+
+ENGINES = [CpuEngine(), VllmEngine(), CommandEngine()]
 
 
-@pytest.mark.parametrize("engine", [CpuEngine(), CommandEngine()], ids=["cpu", "command"])
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 def test_every_option_of_an_engine_is_documented_and_no_other(engine: Any) -> None:
     documented = [
         docs_text.words(row[0])[0] for row in docs_text.rows(docs_text.text_of("engines"), f"`{engine.name}` option")
@@ -24,7 +27,7 @@ def test_every_option_of_an_engine_is_documented_and_no_other(engine: Any) -> No
     assert documented == list(engine.options_schema["properties"])
 
 
-@pytest.mark.parametrize("engine", [CpuEngine(), CommandEngine()], ids=["cpu", "command"])
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 def test_the_documented_values_of_an_option_are_those_it_takes(engine: Any) -> None:
     for row in docs_text.rows(docs_text.text_of("engines"), f"`{engine.name}` option"):
         name = docs_text.words(row[0])[0]
