@@ -67,6 +67,7 @@ class Cache:
         self._local: dict[str, tuple[tuple[_Stamp, ...], dict[str, Scalar]]] = {}
         self._folders = Folders()
         self._verified: dict[tuple[str, str], _Stamp] = {}
+        self._trouble: str | None = None  #: with reading the root; said once
 
     def open(self) -> None:
         """Create the root and its marker, or verify that it is this cluster's; remove dead processes' downloads.
@@ -185,10 +186,14 @@ class Cache:
     def _entry_names(self) -> list[str]:
         try:
             with os.scandir(self.root) as found:
-                return sorted(e.name for e in found if naming.is_entry(e.name) and e.is_dir(follow_symlinks=False))
+                names = sorted(e.name for e in found if naming.is_entry(e.name) and e.is_dir(follow_symlinks=False))
         except OSError as error:
-            log.error("cache_unreadable", root=str(self.root), error=str(error))
+            if self._trouble != str(error):
+                log.error("cache_unreadable", root=str(self.root), error=str(error))
+            self._trouble = str(error)
             return []
+        self._trouble = None
+        return names
 
     def _manifest(self, name: str) -> Manifest | None:
         try:
