@@ -9,138 +9,30 @@ async def test_my_engine(check, tmp_path):
 
 import asyncio
 import os
-import secrets
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import httpx
 import jsonschema
 
-from llmgw.engine import Engine, Exit, HttpRequest, LaunchSpec, Level, ProfileSpec, Readiness, Slot, Verdict
+from llmgw.engine import Exit, FailureKind, HttpRequest, Level, WeightsFact
 from llmgw.engine.api import KEY_VARIABLE
-from llmgw.facts import EngineLoad
-from llmgw.ids import ModelName, NodeName, ReplicaId
+from llmgw.testing.engine_process import KEY, POLL, Broken, EngineCase, Running, free_port, running, slot_for
+from llmgw.units import Bytes, Wall
+from llmgw.weights.manifest import metadata_of
 
-KEY: Final = "key-of-the-engine-under-test"
-POLL: Final = 0.05
+__all__ = ["ENGINE_CHECKS", "Broken", "EngineCase", "Running", "free_port", "running"]
 
+STUBBORN: Final = ("sh", "-c", 'trap "" TERM; "$@" & while kill -0 $! 2>/dev/null; do wait; done; sleep 600', "sh")
+"""A wrapper that SIGTERM does not end, around an engine that it does."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineCase:
-    """An engine and a profile small enough to start in seconds."""
-
-    engine: Engine
-    profile: ProfileSpec
-    files: Mapping[str, Path] = field(default_factory=dict)
-    work: HttpRequest | None = None  #: a streamed request that takes seconds; None: load is not checked
-    demands_key: bool = True  #: whether it refuses requests without its key
-    start_within: float = 60.0  #: seconds
-    stop_within: float = 10.0  #: seconds, with nothing in flight
-
-
-class Running:
-    """An engine process under test."""
-
-    def __init__(self, case: EngineCase, spec: LaunchSpec, process: asyncio.subprocess.Process, log: Path) -> None:
-        self.case = case
-        self.spec = spec
-        self.process = process
-        self.log = log
-        self.client = httpx.AsyncClient(base_url=spec.url, trust_env=False, timeout=30)
-
-    async def send(self, request: HttpRequest, *, key: str | None = KEY) -> tuple[int, bytes]:
-        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
-        answer = await self.client.request(
-            request.method, request.path, content=request.body, headers=headers, timeout=request.timeout
-        )
-        return answer.status_code, answer.content
-
-    async def wait_ready(self) -> None:
-        """Until every probe was answered READY. AssertionError when it ends, breaks, or takes too long."""
-        deadline = time.monotonic() + self.case.start_within
-        for request in self.case.engine.probes(self.case.profile):
-            while (seen := await self._probe(request)) is not Readiness.READY:
-                assert seen is not Readiness.BROKEN, f"{request.path} says broken\n{self.tail()}"
-                assert self.process.returncode is None, f"ended while starting\n{self.tail()}"
-                assert time.monotonic() < deadline, f"not ready in time\n{self.tail()}"
-                await asyncio.sleep(POLL)
-
-    async def _probe(self, request: HttpRequest) -> Readiness:
-        try:
-            return self.case.engine.read_probe(request, *await self.send(request))
-        except httpx.TransportError:
-            return Readiness.LOADING
-
-    async def load(self) -> EngineLoad | None:
-        request = self.case.engine.load(self.case.profile)
-        return None if request is None else self.case.engine.read_load(*await self.send(request))
-
-    async def until_running(self, wanted: Callable[[int], bool], within: float) -> None:
-        deadline = time.monotonic() + within
-        load = await self.load()
-        while load is None or not wanted(load.running):
-            assert time.monotonic() < deadline, f"load is {load} for {within} s\n{self.tail()}"
-            await asyncio.sleep(POLL)
-            load = await self.load()
-
-    async def ended(self, within: float) -> Exit:
-        try:
-            async with asyncio.timeout(within):
-                code = await self.process.wait()
-        except TimeoutError:
-            raise AssertionError(f"still runs after {within} s\n{self.tail()}") from None
-        return Exit(signal=-code) if code < 0 else Exit(code=code)
-
-    def verdict(self, exit: Exit) -> Verdict:
-        return self.case.engine.classify(exit, self.tail())
-
-    def tail(self) -> str:
-        return self.log.read_text(errors="replace")[-65_536:]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _slot(case: EngineCase, directory: Path, port: int) -> Slot:
-    return Slot(
-        replica=ReplicaId(secrets.token_hex(4)),
-        model=ModelName("under-test"),
-        node=NodeName("here"),
-        host="127.0.0.1",
-        port=port,
-        directory=directory,
-        files=case.files,
-    )
-
-
-@asynccontextmanager
-async def running(case: EngineCase, directory: Path, *, port: int | None = None) -> AsyncIterator[Running]:
-    """The engine's process, in a session of its own, ended with its whole group afterwards."""
-    slot = _slot(case, directory, port or free_port())
-    spec = case.engine.launch(case.profile, slot, Level.FULL)
-    log = directory / f"{slot.replica}.log"
-    with log.open("ab") as output:
-        process = await asyncio.create_subprocess_exec(
-            *spec.argv, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-            env={**os.environ, **spec.env, KEY_VARIABLE: KEY, **dict.fromkeys(spec.key_variables, KEY)},
-        )  # fmt: skip
-    run = Running(case, spec, process, log)
-    try:
-        yield run
-    finally:
-        await run.client.aclose()
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+ANSWERS: Final = 20  #: requests after which the log is looked at
 
 
 async def check_options_schema_is_valid_and_accepts_the_profile(case: EngineCase, directory: Path) -> None:
@@ -162,7 +54,7 @@ async def check_fingerprint_is_quick_and_usable(case: EngineCase, directory: Pat
 
 async def check_launch_is_pure_and_hides_the_key(case: EngineCase, directory: Path) -> None:
     before = sorted(directory.rglob("*"))
-    slot = _slot(case, directory, 9)
+    slot = slot_for(case, directory, 9)
     first, second = (case.engine.launch(case.profile, slot, Level.FULL) for _ in range(2))
     assert first == second
     assert sorted(directory.rglob("*")) == before
@@ -242,6 +134,125 @@ async def check_an_exit_nobody_asked_for_is_a_failure(case: EngineCase, director
         assert not verdict.port_clash
 
 
+async def check_a_wrapper_goes_before_its_command(case: EngineCase, directory: Path) -> None:
+    mark = directory / "wrapped"
+    wrapper = ("sh", "-c", 'touch "$0"; exec "$@"', str(mark), *case.profile.wrapper)
+    async with running(_with(case, wrapper=wrapper), directory) as run:
+        await run.wait_ready()
+        assert mark.exists()
+
+
+async def check_what_ignores_sigterm_ends_with_its_group(case: EngineCase, directory: Path) -> None:
+    async with running(_with(case, wrapper=(*STUBBORN, *case.profile.wrapper)), directory) as run:
+        await run.wait_ready()
+        os.killpg(run.process.pid, signal.SIGTERM)
+        await asyncio.sleep(0.3)
+        assert run.process.returncode is None, "the wrapper was to ignore SIGTERM"
+        os.killpg(run.process.pid, signal.SIGKILL)
+        await run.ended(case.stop_within)
+        await _gone(run, case.stop_within)
+
+
+async def check_a_kill_from_outside_is_a_crash_and_leaves_nothing(case: EngineCase, directory: Path) -> None:
+    async with running(case, directory) as run:
+        await run.wait_ready()
+        os.kill(run.process.pid, signal.SIGKILL)
+        verdict = run.verdict(await run.ended(case.stop_within))
+        assert verdict.kind is FailureKind.CRASH, f"{verdict}: a restart would help"
+        assert verdict.reason
+        with suppress(ProcessLookupError):
+            os.killpg(run.process.pid, signal.SIGKILL)
+        await _gone(run, case.stop_within)
+
+
+async def check_exits_are_told_apart(case: EngineCase, directory: Path) -> None:
+    for number, broken in enumerate(case.broken):
+        home = directory / str(number)
+        home.mkdir()
+        made = replace(case, profile=broken.profile, files=broken.files or case.files)
+        async with running(made, home) as run:
+            verdict = run.verdict(await run.ended(case.start_within))
+            assert verdict.kind is broken.kind, f"{verdict}\n{run.tail()}"
+            assert not verdict.port_clash
+            assert verdict.reason
+            assert "\n" not in verdict.reason
+
+
+async def check_the_log_is_bounded(case: EngineCase, directory: Path) -> None:
+    async with running(case, directory) as run:
+        await run.wait_ready()
+        await run.send(case.engine.probes(case.profile)[-1])
+        before = run.log.stat().st_size
+        for _ in range(ANSWERS):
+            await run.send(case.engine.probes(case.profile)[-1])
+        allowed = ANSWERS * case.log_per_request
+        if case.work is not None:
+            headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
+            async with run.client.stream(
+                case.work.method, case.work.path, content=case.work.body, headers=headers
+            ) as answer:
+                await anext(answer.aiter_bytes())
+                await asyncio.sleep(0.5)  # some hundred tokens' worth
+            await run.until_running(lambda count: count == 0, within=5)
+            allowed += 4 * case.log_per_request  # its start, its end, and that it was cancelled
+        grown = run.log.stat().st_size - before
+        assert grown <= allowed, f"{grown} bytes of log for {ANSWERS} requests\n{run.tail()[-2000:]}"
+
+
+async def check_smaller_levels_take_less(case: EngineCase, directory: Path) -> None:
+    """`shrink` is pure and its profiles ever smaller, in the estimate as in a process that is started with them."""
+    engine, full = case.engine, case.profile
+    levels = {level: engine.shrink(full, level) for level in (Level.DEGRADED, Level.MINIMAL)}
+    files = {role: _fact(path) for role, path in case.files.items()}
+    before, seen = full, await _measure(case, directory, Level.FULL) if any(levels.values()) else None
+    for level, shrunk in levels.items():
+        if shrunk is None:
+            continue
+        assert shrunk == engine.shrink(full, level), "not pure"
+        assert shrunk.name == full.name
+        jsonschema.Draft202012Validator(engine.options_schema).validate(dict(shrunk.options))
+        assert shrunk.context <= before.context
+        assert shrunk.devices <= before.devices
+        sizes = [engine.footprint(profile, files, Level.FULL) for profile in (before, shrunk)]
+        if sizes[0] is not None and sizes[1] is not None and shrunk != before:
+            assert sizes[1].host + sizes[1].device < sizes[0].host + sizes[0].device
+        found = await _measure(replace(case, profile=shrunk), directory, level)
+        if found is not None and seen is not None and shrunk.context < before.context:
+            assert found[0] == shrunk.context, f"{level}: it has a context of {found[0]}, not {shrunk.context}"
+            assert found[1] < seen[1], f"{level}: it takes {found[1]} bytes, no less than {seen[1]}"
+        before, seen = shrunk, found
+
+
+async def _measure(case: EngineCase, directory: Path, level: Level) -> tuple[int, int] | None:
+    """Context and memory of the engine as it runs with that profile; None: the case cannot tell."""
+    if case.context_of is None:
+        return None
+    async with running(case, directory, level=level) as run:
+        await run.wait_ready()
+        return await case.context_of(run), run.resident()
+
+
+def _fact(path: Path) -> WeightsFact:
+    size = path.stat().st_size if path.is_file() else sum(each.stat().st_size for each in path.rglob("*"))
+    metadata = metadata_of(path) if path.is_file() else {}
+    return WeightsFact(source=f"file://{path}", entry=None, size=Bytes(size), last_wanted=Wall(0), metadata=metadata)
+
+
+def _with(case: EngineCase, *, wrapper: tuple[str, ...]) -> EngineCase:
+    return replace(case, profile=replace(case.profile, wrapper=wrapper))
+
+
+async def _gone(run: Running, within: float) -> None:
+    """Until no process of it is left, and nobody listens on its port."""
+    deadline = time.monotonic() + within
+    while left := run.group():
+        assert time.monotonic() < deadline, f"still there: {left}"
+        await asyncio.sleep(POLL)
+    with socket.socket() as client:
+        url = httpx.URL(run.spec.url)
+        assert client.connect_ex((url.host, url.port or 80)) != 0, "somebody still listens on its port"
+
+
 ENGINE_CHECKS: Final[tuple[Callable[[EngineCase, Path], Awaitable[None]], ...]] = (
     check_options_schema_is_valid_and_accepts_the_profile,
     check_fingerprint_is_quick_and_usable,
@@ -251,5 +262,11 @@ ENGINE_CHECKS: Final[tuple[Callable[[EngineCase, Path], Awaitable[None]], ...]] 
     check_refuses_requests_without_its_key,
     check_load_follows_a_request_and_its_cancellation,
     check_stops_while_answering,
+    check_a_wrapper_goes_before_its_command,
+    check_what_ignores_sigterm_ends_with_its_group,
+    check_a_kill_from_outside_is_a_crash_and_leaves_nothing,
+    check_exits_are_told_apart,
+    check_the_log_is_bounded,
+    check_smaller_levels_take_less,
     check_a_taken_port_is_told_from_a_crash,
 )

@@ -156,7 +156,7 @@ def _spelt(flag: str) -> str:
 
 
 def _pairs(args: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    for flag, value in zip(args, [*args[1:], ""], strict=True):
+    for flag, value in zip(args, [*args, ""][1:], strict=True):
         flag = _spelt(flag)
         if flag in _SWITCHES:
             yield _SWITCHES[flag]

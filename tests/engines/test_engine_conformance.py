@@ -1,17 +1,18 @@
-"""Both built-in engines pass the suite that plugin authors get."""
+"""The built-in engines that need no large download pass the suite that plugin authors get."""
 
 import importlib.util
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from llama_server import need_llama_server
 
 import llmgw_cpu.server
-from llmgw.engine import HttpRequest, ProfileSpec
+from llmgw.engine import Engine, FailureKind, HttpRequest, ProfileSpec
 from llmgw.ids import EngineName, ProfileName
-from llmgw.testing.engine_checks import ENGINE_CHECKS, EngineCase
+from llmgw.testing.engine_checks import ENGINE_CHECKS, Broken, EngineCase, Running
 from llmgw_command.engine import CommandEngine
 from llmgw_cpu.engine import CpuEngine
 from llmgw_llamacpp.engine import LlamaCppEngine
@@ -25,37 +26,60 @@ LONG_ANSWER = HttpRequest(
 )
 
 
+GONE = Path("/nonexistent/model.gguf")
+
+
 def need_xllamacpp() -> None:
     if importlib.util.find_spec("xllamacpp") is None:  # found, not imported: that would load llama.cpp here
         pytest.skip("xllamacpp is not installed")
 
 
+async def slot_context(run: Running) -> int:
+    """Of one slot, as llama.cpp tells it."""
+    _, body = await run.send(HttpRequest(path="/slots"))
+    return int(json.loads(body)[0]["n_ctx"])
+
+
+def llama_case(engine: Engine, model: Path) -> EngineCase:
+    profile = ProfileSpec(name=ProfileName("p"), engine=engine.name, context=8192, options={"threads": 1})
+    return EngineCase(
+        engine=engine,
+        profile=profile,
+        files={"weights": model},
+        work=LONG_ANSWER,
+        context_of=slot_context,
+        broken=(
+            Broken(profile=profile, files={"weights": GONE}, kind=FailureKind.TERMINAL),
+            Broken(profile=replace(profile, context=12_000_000), kind=FailureKind.OOM),
+        ),
+    )
+
+
 def case_cpu(model: Path) -> EngineCase:
     need_xllamacpp()
-    profile = ProfileSpec(
-        name=ProfileName("p"), engine=EngineName("cpu"), context=4096, options={"threads": 1, "verbosity": 3}
-    )
-    return EngineCase(engine=CpuEngine(), profile=profile, files={"weights": model}, work=LONG_ANSWER)
+    return llama_case(CpuEngine(), model)
 
 
 def case_llamacpp(model: Path) -> EngineCase:
     need_llama_server()
-    profile = ProfileSpec(name=ProfileName("p"), engine=EngineName("llamacpp"), context=4096, options={"threads": 1})
-    return EngineCase(engine=LlamaCppEngine(), profile=profile, files={"weights": model}, work=LONG_ANSWER)
+    return llama_case(LlamaCppEngine(), model)
 
 
 def case_cpu_not_streamed(model: Path) -> EngineCase:
     """A stop must not wait for an answer that is made in one piece."""
-    case = case_cpu(model)
     body = json.dumps({"prompt": "a", "max_tokens": 3000, "ignore_eos": True}).encode()
-    work = HttpRequest(path="/v1/completions", method="POST", body=body, timeout=60)
-    return EngineCase(engine=case.engine, profile=case.profile, files=case.files, work=work)
+    return replace(case_cpu(model), work=HttpRequest(path="/v1/completions", method="POST", body=body, timeout=60))
 
 
 def case_command(model: Path) -> EngineCase:
     options = {"command": [sys.executable, str(PLAIN_SERVER), "{host}", "{port}", "--key"], "probe_path": "/v1/models"}
     profile = ProfileSpec(name=ProfileName("p"), engine=EngineName("command"), options=options)
-    return EngineCase(engine=CommandEngine(), profile=profile)
+    ends = {"exit 3": FailureKind.CRASH, "echo CUDA error: out of memory >&2; exit 1": FailureKind.OOM}
+    broken = [
+        Broken(profile=replace(profile, options={"command": ["sh", "-c", script]}), kind=kind)
+        for script, kind in ends.items()
+    ]
+    return EngineCase(engine=CommandEngine(), profile=profile, broken=broken)
 
 
 def case_command_around_llama(model: Path) -> EngineCase:
