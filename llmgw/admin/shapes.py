@@ -127,10 +127,41 @@ class ReplicaRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRow:
-    """An engine on a node: usable when `why` is null."""
+    """An engine on a node: usable when `why` is null. `path`: of the program or package that would run."""
 
     name: str
     version: str | None
+    why: str | None
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceProcessRow:
+    """A process on a device. `ours`: one of the node's engines."""
+
+    pid: int
+    memory: Size | None
+    ours: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRow:
+    """An accelerator, or a MIG instance of the one that `parent` names: usable when `why` is null and not `divided`.
+
+    `foreign`: used by what is not the node's engines; null where the driver does not tell, as are `processes`.
+    """
+
+    uuid: str
+    name: str
+    index: int
+    total: Size
+    used: Size
+    free: Size
+    foreign: Size | None
+    processes: tuple[DeviceProcessRow, ...] | None
+    parent: str | None
+    divided: bool
+    driver: str | None
     why: str | None
 
 
@@ -147,6 +178,8 @@ class NodeRow:
     disk_free: Size
     replicas: int
     engines: tuple[EngineRow, ...]
+    devices: tuple[DeviceRow, ...] = ()
+    disk_mount: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +294,25 @@ class DownOutput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRow:
+    """Something that was looked at. `verdict`: ok, warn or fail; `advice`: what to do, where there is something."""
+
+    name: str
+    verdict: str
+    message: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorOutput:
+    """`llmgw doctor`. `well`: nothing failed."""
+
+    version: int = VERSION
+    well: bool
+    checks: tuple[CheckRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorBody:
     code: str
     message: str
@@ -332,6 +384,7 @@ OUTPUTS: Final = {
     "collect": CollectOutput,
     "validate": ValidateOutput,
     "down": DownOutput,
+    "doctor": DoctorOutput,
     "plugins": PluginsOutput,
     "plugin-check": PluginCheckOutput,
     "error": ErrorOutput,

@@ -7,6 +7,8 @@ from llmgw.admin.reading import Seen
 from llmgw.admin.shapes import (
     CatalogRow,
     ConditionRow,
+    DeviceProcessRow,
+    DeviceRow,
     EngineRow,
     EventRow,
     EventsOutput,
@@ -23,7 +25,7 @@ from llmgw.admin.shapes import (
 )
 from llmgw.catalog.spec import ModelSpec
 from llmgw.errors import Problem
-from llmgw.facts import Event, Footprint, NodeReport, Phase, Progress, ReplicaFact
+from llmgw.facts import DeviceFact, Event, Footprint, NodeReport, Phase, Progress, ReplicaFact
 from llmgw.ids import NodeName, ReplicaId
 from llmgw.plan import Assignment, ModelState, ModelStatus, Stopped, Want
 from llmgw.store.values import CatalogStatus
@@ -216,7 +218,29 @@ def _node(report: NodeReport) -> NodeRow:
         disk_total=report.disk.total,
         disk_free=report.disk.free,
         replicas=alive,
-        engines=tuple(EngineRow(name=e.name, version=e.version, why=e.why) for e in report.engines),
+        engines=tuple(EngineRow(name=e.name, version=e.version, why=e.why, path=e.path) for e in report.engines),
+        devices=tuple(map(_device, report.devices)),
+        disk_mount=report.disk.mount,
+    )
+
+
+def _device(fact: DeviceFact) -> DeviceRow:
+    told = fact.processes
+    return DeviceRow(
+        uuid=fact.uuid,
+        name=fact.name,
+        index=fact.index,
+        total=fact.total,
+        used=fact.used,
+        free=fact.free,
+        foreign=fact.foreign,
+        processes=None
+        if told is None
+        else tuple(DeviceProcessRow(pid=process.pid, memory=process.memory, ours=process.ours) for process in told),
+        parent=fact.parent,
+        divided=fact.divided,
+        driver=fact.driver,
+        why=fact.why,
     )
 
 

@@ -10,7 +10,7 @@ import typer
 from typer.main import get_command
 
 from llmgw import __version__
-from llmgw.cli import collect, down, events, models, nodes, plugins, replicas, status, switch, up, validate
+from llmgw.cli import collect, doctor, down, events, models, nodes, plugins, replicas, status, switch, up, validate
 from llmgw.cli.exits import ExitCode
 from llmgw.cli.text import clean
 from llmgw.errors import CatalogInvalid, LlmgwError, UsageError
@@ -38,6 +38,7 @@ def make_app() -> typer.Typer:
     app.command("stop")(switch.stop)
     app.command("start")(switch.start)
     app.command("collect")(collect.collect)
+    app.command("doctor")(doctor.doctor)
     app.add_typer(plugins.make_app(), name="plugins")
     return app
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
-from llmgw.admin.shapes import EventRow, ModelRow, NodeRow, ProblemRow, ProgressRow, ReplicaRow, WeightsRow
+from llmgw.admin.shapes import DeviceRow, EngineRow, EventRow, ModelRow, NodeRow, ProblemRow, ProgressRow, ReplicaRow, WeightsRow
 from llmgw.cli.text import ago, fetched, short_revision, size
 from llmgw.errors import Problem
 from llmgw.units import format_seconds
@@ -14,6 +14,8 @@ REPLICA_HEADERS: Final = (
     "REASON",
 )  # fmt: skip
 NODE_HEADERS: Final = ("NODE", "REPORTED", "MEMORY FREE", "DISK FREE", "REPLICAS", "ENGINES")
+DEVICE_HEADERS: Final = ("NODE", "DEVICE", "UUID", "MEMORY FREE", "OURS", "FOREIGN", "STATE")
+ENGINE_HEADERS: Final = ("NODE", "ENGINE", "VERSION", "PATH, OR WHY NOT")
 EVENT_HEADERS: Final = ("WHEN", "SUBJECT", "REASON", "MESSAGE")
 WEIGHTS_HEADERS: Final = ("ENTRY", "NODE", "SIZE", "SOURCE", "VERDICT")
 
@@ -56,6 +58,18 @@ def node_cells(row: NodeRow, now: float) -> tuple[str, ...]:
         str(row.replicas),
         engines,
     )
+
+
+def device_cells(node: NodeRow, row: DeviceRow) -> tuple[str, ...]:
+    """What our engines use there, and what others do, is empty where the driver does not tell."""
+    state = row.why or ("divided by MIG" if row.divided else "ok")
+    ours = None if row.foreign is None else max(0, row.used - row.foreign)
+    name = f"- {row.name}" if row.parent is not None else row.name
+    return (node.name, name, row.uuid, f"{size(row.free)} of {size(row.total)}", size(ours), size(row.foreign), state)
+
+
+def engine_cells(node: NodeRow, row: EngineRow) -> tuple[str, ...]:
+    return (node.name, row.name, row.version or "", row.why or row.path or "")
 
 
 def missing_engines(nodes: Iterable[NodeRow], wanted: Collection[str] | None = None) -> Iterator[str]:

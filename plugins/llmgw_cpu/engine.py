@@ -46,9 +46,10 @@ class CpuEngine(Engine):
 
     def fingerprint(self) -> EngineFact:
         # Found, not imported: importing would load llama.cpp into this process for good.
-        if importlib.util.find_spec("xllamacpp") is None:
+        found = importlib.util.find_spec("xllamacpp")
+        if found is None:
             return EngineFact(name=self.name, why=f"xllamacpp is not installed; {INSTALL}")
-        return EngineFact(name=self.name, version=importlib.metadata.version("xllamacpp"))
+        return EngineFact(name=self.name, version=importlib.metadata.version("xllamacpp"), path=found.origin)
 
     def footprint(self, profile: ProfileSpec, files: Mapping[str, WeightsFact], level: Level) -> Footprint | None:
         weights = files.get("weights")

@@ -48,7 +48,7 @@ class LlamaCppEngine(Engine):
         if path is None:
             return EngineFact(name=self.name, why=f"no llama-server was found: {binary.HOW}")
         try:
-            return EngineFact(name=self.name, version=binary.version(path))
+            return EngineFact(name=self.name, version=binary.version(path), path=path)
         except (OSError, ValueError) as error:
             return EngineFact(name=self.name, why=f"{path} cannot be run: {error}; {binary.HOW}")
 

@@ -24,6 +24,7 @@ COMMANDS = (
     "stop",
     "start",
     "collect",
+    "doctor",
     "plugins",
 )
 
