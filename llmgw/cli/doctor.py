@@ -33,7 +33,7 @@ def doctor(
     output: Output = OutputFormat.TABLE,
     as_json: Json = False,
 ) -> int:
-    """Look at this machine and say what would keep llmgw from serving, and what to do about it.
+    """Say what keeps this machine from serving, and what to do.
 
     Works without a daemon, and asks one that runs. Exit status 1 when something has to be put right.
 
