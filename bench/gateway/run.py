@@ -248,7 +248,9 @@ def write_results(text: str, rounds: int, seconds: float, busy: float) -> None:
         f"# Gateways side by side\n\n`python bench/gateway/run.py --rounds {rounds} --seconds {seconds:g} --write` on "
         f"{datetime.now(UTC):%Y-%m-%d}: {machine}; medians; engine and load generator on the same cores.\n"
         f"Load average before the first round, from other work: {busy:.1f}.\n"
-        "nginx reads no request body and knows no models: it is the floor, not a rival.\n\n"
+        "Other work lowers the rates; CPU time for each unit hardly changes with it, so compare that.\n"
+        "nginx reads no request body and knows no models: it is the floor, not a rival. An error is an answer other "
+        "than 2xx, or none within wrk's 2 s.\n\n"
         f"{text}\n"
     )
 

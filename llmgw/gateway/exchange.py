@@ -174,9 +174,6 @@ class Exchange:
         if target is None:  # all were lost just now, and the controller will say what comes of it
             self._hold(model, self._lost_at + REPLACED)
             return
-        if not self._kept:
-            self._answer_error(_lost(model, "the request is too large to have been kept for another"))
-            return
         if self._named != model:
             try:
                 self._request.body = bodies.rewrite_model(self._request, model)
@@ -276,7 +273,7 @@ class Exchange:
         self._meter.engine_lost += 1
         self._tried |= {target.id}
         self._lost_at = relay.loop.time()
-        if self._killed < MOST_KILLED:
+        if self._killed < MOST_KILLED and self._kept:
             self.route()
         else:
             self._answer_error(_lost(target.model, why))

@@ -20,6 +20,8 @@ from gateway_rig import (
     until,
 )
 
+from llmgw.gateway.exchange import KEPT_BODY
+
 
 async def test_a_request_reaches_the_engine_unchanged_with_the_engines_own_key(rig: Rig) -> None:
     engine = await rig.serving()
@@ -193,6 +195,16 @@ async def test_when_every_engine_is_lost_the_answer_says_so(rig: Rig) -> None:
     await engine.stop()
     answer = await rig.post({"model": "m"})
     assert (answer.status, answer.code) == (502, "engine_lost")
+
+
+async def test_a_body_too_large_to_be_kept_is_not_sent_twice(rig: Rig) -> None:
+    async def die(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    engine = await rig.serving(die)
+    answer = await rig.post({"model": "m", "pad": "x" * KEPT_BODY})
+    assert (answer.status, answer.code) == (502, "engine_lost")
+    assert (len(engine.asked), engine.connections) == (1, 1)
 
 
 async def test_a_request_that_kills_engines_does_not_get_them_all(rig: Rig) -> None:
