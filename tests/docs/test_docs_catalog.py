@@ -80,8 +80,8 @@ def test_what_replaces_an_engine_is_what_it_is_launched_from() -> None:
 
 def engines() -> dict[str, EngineRules]:
     """The installed ones and the tutorial's, whose options its own test checks."""
-    tutorial = {"type": "object", "additionalProperties": False, "properties": {"delay_ms": {"type": "integer"}}}
-    return {**find_engines().rules(), "echo": EngineRules(options_schema=tutorial)}
+    tutorial = {"type": "object", "additionalProperties": False, "properties": {"threads": {"type": "integer"}}}
+    return {**find_engines().rules(), "tiny": EngineRules(options_schema=tutorial)}
 
 
 EXAMPLES = [

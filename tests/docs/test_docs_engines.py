@@ -44,27 +44,32 @@ def test_every_placeholder_of_command_is_documented() -> None:
 
 
 @pytest.fixture
-def tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, smollm2: Path) -> Iterator[Path]:
     """The tutorial's files, as somebody would copy them."""
-    root = tmp_path / "llmgw-echo"
+    root = tmp_path / "llmgw-tiny"
     for name, text in docs_text.named_blocks(docs_text.section("engines", "## Tutorial: a plugin of your own")).items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
+    monkeypatch.setenv("TINY_MODEL", str(smollm2))
     monkeypatch.syspath_prepend(root)
     monkeypatch.syspath_prepend(root / "tests")
     yield root
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("llmgw_echo", "test_echo")]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("llmgw_tiny", "test_tiny")]:
         del sys.modules[name]
 
 
 def test_the_tutorials_package_is_found_through_its_entry_point(tutorial: Path) -> None:
-    assert '[project.entry-points.llmgw]\necho = "llmgw_echo"' in (tutorial / "pyproject.toml").read_text()
-    point = EntryPoint(name="echo", value="llmgw_echo", group="llmgw")
+    assert '[project.entry-points.llmgw]\ntiny = "llmgw_tiny"' in (tutorial / "pyproject.toml").read_text()
+    point = EntryPoint(name="tiny", value="llmgw_tiny", group="llmgw")
     engines = find_engines([point], cache=tutorial / "verdicts.json")
-    assert (list(engines.by_name), engines.broken) == (["echo"], {})
+    assert (list(engines.by_name), engines.broken) == (["tiny"], {})
+
+
+def test_the_tutorials_engine_takes_fewer_than_60_lines(tutorial: Path) -> None:
+    assert len((tutorial / "llmgw_tiny.py").read_text().splitlines()) < 60
 
 
 @pytest.mark.parametrize("check", ENGINE_CHECKS, ids=lambda check: check.__name__)
 async def test_the_tutorials_engine_passes_the_conformance_suite(check: Any, tutorial: Path, tmp_path: Path) -> None:
-    case = importlib.import_module("test_echo").CASE
+    case = importlib.import_module("test_tiny").CASE
     await check(case, tmp_path)
