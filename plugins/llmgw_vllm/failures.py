@@ -54,8 +54,11 @@ _CAUSES: Final[Sequence[tuple[str, FailureKind, str]]] = (
 _EXCEPTION: Final = re.compile(
     r"^(?:\((\w+) pid=\d+\) ERROR [^]]*\] )?((?:\w+\.)*\w*(?:Error|Exception|Interrupt)): (.+)", re.MULTILINE
 )
-_NO_CAUSE: Final = re.compile(r"See (?:root cause above|stack trace)|initialization failed|EngineDeadError")
-_DEATHS: Final = re.compile(r"Worker proc \S+ died|Engine core proc \S* ?died|EngineDeadError|EngineCore encountered")
+_NO_CAUSE: Final = re.compile(
+    r"See (?:root cause above|stack trace)|initialization failed|EngineDeadError|Executor failed|Worker failed"
+)
+_DEATH: Final = re.compile(r"Worker proc (\S+) died unexpectedly(?: \(exit code: (-?\d+)\))?")
+_DEATHS: Final = re.compile(r"Engine core proc|EngineDeadError|EngineCore encountered")
 
 
 def classify(exit: Exit, log_tail: str) -> Verdict:
@@ -78,4 +81,8 @@ def _said(log: str) -> str:
     if causes:
         _, name, text = causes[0]
         return f": {name.rpartition('.')[2]}: {text.strip()[:200]}"
+    if death := _DEATH.search(log):
+        status = death[2] or "0"
+        how = f" by signal {status[1:]}" if status.startswith("-") else ""
+        return f": its process {death[1]} died{how}"
     return ": one of its processes died" if _DEATHS.search(log) else ""
