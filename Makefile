@@ -39,7 +39,8 @@ $(BIN)/python:
 
 # .ready-cpu-test stands for `pip install -e .[cpu,test]`.
 $(VENV)/.ready-%: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[$(subst -,$(comma),$*)]"
+	@echo "installing llmgw and what it needs into $(VENV)"
+	@$(BIN)/python -m pip install --disable-pip-version-check -e ".[$(subst -,$(comma),$*)]"
 	@touch $@
 
 comma := ,

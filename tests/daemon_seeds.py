@@ -142,7 +142,7 @@ class Seeds:
     async def catalog(self, *models: ModelSpec, revision: Revision = GOOD, digest: Digest = DIGEST) -> None:
         for spec in models:
             await self.put(keys.model(digest, spec.name), spec)
-        await self.put(keys.APPLIED, Applied(revision=revision, digest=digest, at=Wall(NOW - 300)))
+        await self.put(keys.APPLIED, Applied(revision=revision, digest=digest, at=Wall(NOW - 300), cluster="home"))
         await self.status(applied=revision, attempted=revision)
 
     async def status(self, *, applied: Revision | None, attempted: Revision | None, **fields: object) -> None:
@@ -172,7 +172,8 @@ async def full() -> Seeds:
     """Two models, one ready and one being fetched; an old cache entry that nobody wants."""
     seeds = Seeds()
     await seeds.catalog(
-        model(QWEN, aliases=("default",), description="a big one"), model(SMOL, SMOL_SOURCE, priority=5)
+        model(QWEN, aliases=("default",), description="a big one", labels={"team": "search"}),
+        model(SMOL, SMOL_SOURCE, priority=5),
     )
     await seeds.explain(
         told(QWEN, ModelState.READY, replica=ReplicaId("r1"), profile=ProfileName("main")),

@@ -4,7 +4,8 @@
 a reader must take a word it does not know yet.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 import msgspec
@@ -90,6 +91,7 @@ class ModelRow:
     revision: str | None
     footprint: Size | None = None
     footprint_source: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +218,8 @@ class StatusOutput:
     stopped: StoppedRow | None
     models: tuple[ModelRow, ...]
     nodes: tuple[NodeRow, ...]
+    cluster: str | None = None  #: the name that the catalog in force gives the whole
+    unknown_nodes: tuple[str, ...] = ()  #: those with settings in the catalog under whose name none has reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,16 @@ def status(seen: Seen, node: NodeName) -> StatusOutput:
         stopped=stopped(seen.stopped),
         models=models(seen).models,
         nodes=nodes(seen).nodes,
+        cluster=(seen.applied.cluster or None) if seen.applied else None,
+        unknown_nodes=_unknown_nodes(seen),
     )
+
+
+def _unknown_nodes(seen: Seen) -> tuple[str, ...]:
+    """Settings under a misspelt name would do nothing, in silence. Nothing is said before any node has reported."""
+    if seen.applied is None or not seen.reports:
+        return ()
+    return tuple(sorted(set(seen.applied.nodes) - set(seen.reports)))
 
 
 def models(seen: Seen) -> ModelsOutput:
@@ -124,6 +133,7 @@ def model_row(seen: Seen, spec: ModelSpec) -> ModelRow:
         description=spec.description,
         priority=spec.priority,
         pinned=spec.pinned,
+        labels=spec.labels,
         state=told.state,
         reason=told.reason or "; ".join(map(str, told.rejections)),
         wanted=told.wanted,

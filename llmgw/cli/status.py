@@ -49,8 +49,11 @@ def _print(answer: "StatusOutput", now: float) -> None:
 
 
 def _head(answer: "StatusOutput", now: float) -> Iterator[str]:
+    from llmgw.catalog.spec import ClusterSpec
     from llmgw.cli.text import ago
 
+    if answer.cluster not in (None, ClusterSpec().name):
+        yield f"cluster      {answer.cluster}"
     yield from _catalog_lines(answer.catalog, now)
     if answer.stopped is not None:
         since = ago(answer.stopped.at, now)
@@ -59,6 +62,10 @@ def _head(answer: "StatusOutput", now: float) -> Iterator[str]:
         why = ": ".join(filter(None, (condition.reason, condition.message)))
         holds = "yes" if condition.status else "no"
         yield f"{condition.type:<12} {holds:<3} {why}".rstrip()
+    if answer.unknown_nodes:
+        known = ", ".join(node.name for node in answer.nodes)
+        names = ", ".join(answer.unknown_nodes)
+        yield f"nodes        the catalog has settings for {names}, but only {known} reported: is a name misspelt?"
     if answer.catalog.applied is not None and not answer.models:
         yield "models       none in the catalog"
 

@@ -168,6 +168,8 @@ async def publish(store: Store, catalog: Catalog, now: Instant) -> None:
         at=now.wall,
         gateway=catalog.cluster.gateway,
         weights=catalog.cluster.weights,
+        cluster=catalog.cluster.name,
+        nodes=tuple(catalog.cluster.nodes),
     )
     await store.txn(
         [

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from llmgw.catalog.spec import GatewaySettings, WeightsSettings
 from llmgw.errors import Problem
-from llmgw.ids import Digest, Revision
+from llmgw.ids import Digest, NodeName, Revision
 from llmgw.units import Wall
 
 
@@ -18,6 +18,8 @@ class Applied:
     at: Wall
     gateway: GatewaySettings = GatewaySettings()
     weights: WeightsSettings = WeightsSettings()
+    cluster: str = ""  #: what the catalog calls the whole
+    nodes: tuple[NodeName, ...] = ()  #: those that it has settings for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,9 @@ from llmgw.admin.schemas import file_name
 from llmgw.admin.shapes import ModelRow
 from llmgw.cli.rows import model_reason
 from llmgw.facts import Event
+from llmgw.ids import NodeName
+from llmgw.store import keys
+from llmgw.store.values import Applied
 
 SCHEMAS = Path(__file__).parents[2] / "schemas" / "output"
 
@@ -47,6 +50,7 @@ def test_json_is_one_object_as_its_schema_has_it(ask: Any, command: str, flag: l
 def test_status_shows_the_catalog_every_model_and_node(ask: Any) -> None:
     ran = ask("status")
     assert ran.code == 0
+    assert "cluster      home" in ran.out
     assert "catalog      /srv/catalog" in ran.out
     assert "applied      aaaaaaaaaaaa" in ran.out
     assert "attempted" not in ran.out
@@ -55,6 +59,13 @@ def test_status_shows_the_catalog_every_model_and_node(ask: Any) -> None:
     assert "gpu-1" in ran.out
     assert "cannot be used" not in ran.out, "an engine that no model uses is no news"
     assert "\x1b" not in ran.out
+
+
+def test_settings_for_a_node_that_nobody_is_are_told(ask: Any, daemon: Any) -> None:
+    assert "settings for" not in ask("status").out
+    applied = Applied(revision=seed.GOOD, digest=seed.DIGEST, at=seed.NOW, nodes=(NodeName("gpu-9"), seed.NODE))
+    daemon.do(daemon.seeds.put(keys.APPLIED, applied))
+    assert "the catalog has settings for gpu-9, but only gpu-1 reported" in ask("status").out
 
 
 def test_nodes_are_shown_with_the_engines_that_they_lack(ask: Any) -> None:
@@ -84,6 +95,15 @@ def test_models_and_replicas_are_tables(ask: Any) -> None:
     assert models[1].split()[:3] == ["qwen", "ready", "cpu"]
     assert replicas[1].split()[:6] == ["r1", "qwen", "cpu", "gpu-1", "ready", "4242"]
     assert "fetching 10.0 MiB of 100.0 MiB (10 %)" in replicas[2]
+
+
+@pytest.mark.parametrize(
+    ("labels", "found"),
+    [(["team"], ["qwen"]), (["team=search"], ["qwen"]), (["team=other"], []), (["team", "use"], [])],
+)
+def test_models_are_filtered_by_their_labels(ask: Any, labels: list[str], found: list[str]) -> None:
+    flags = [word for label in labels for word in ("--label", label)]
+    assert [row["name"] for row in parsed("models", ask("models", "--json", *flags).out)["models"]] == found
 
 
 def test_text_from_elsewhere_cannot_steer_the_terminal(ask: Any, daemon: Any) -> None:
