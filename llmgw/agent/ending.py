@@ -136,14 +136,20 @@ class Ending:
 
 def run_stop_command(argv: Sequence[str], env: Mapping[str, str], *, home: Path, log: Path, timeout: float) -> None:
     """The engine's own way of ending; its output goes to the log. Bounded: what follows ends the engine anyway."""
-    with log.open("ab") as output, suppress(OSError, subprocess.TimeoutExpired):
-        subprocess.run(
+    with log.open("ab") as output, suppress(OSError):
+        command = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             cwd=home,
             env=env,
-            timeout=timeout,
-            check=False,
+            start_new_session=True,
         )
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                command.wait(timeout)
+        finally:
+            if command.poll() is None:
+                os.killpg(command.pid, signal.SIGKILL)  # what it started too: a shell's child is what hangs
+                command.wait()

@@ -16,7 +16,7 @@ import uvloop
 from agent_world import alive, eventually
 
 from llmgw.agent import process, spawn
-from llmgw.agent.ending import Ending, Target, find, leader_of
+from llmgw.agent.ending import Ending, Target, find, leader_of, run_stop_command
 from llmgw.agent.process import Identity, current, is_alive, parse_stat
 from llmgw.agent.watch import Watch
 from llmgw.catalog.spec import SecretRef
@@ -207,3 +207,19 @@ def test_a_spawned_engine_lives_on_when_python_ends(tmp_path: Path) -> None:
     assert done.stderr == ""
     assert alive(pid)
     os.kill(pid, signal.SIGKILL)
+
+
+def test_a_stop_command_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    script = "sleep 300 & echo $!; wait"
+    began = time.monotonic()
+    run_stop_command(["sh", "-c", script], {"PATH": "/usr/bin:/bin"}, home=tmp_path, log=log, timeout=0.3)
+    assert time.monotonic() - began < 5
+    child, deadline = int(log.read_text()), time.monotonic() + 5
+    while alive(child) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not alive(child)
+
+
+def test_a_stop_command_that_is_not_there_hinders_nothing(tmp_path: Path) -> None:
+    run_stop_command(["/no/such/program"], {}, home=tmp_path, log=tmp_path / "log", timeout=1)
