@@ -3,6 +3,7 @@
 import fcntl
 import os
 import secrets
+import shlex
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -143,9 +144,9 @@ class StateLock:
             os.close(fd)
             owner = self._state.lock_owner()
             who = f"pid {owner.pid} on {owner.host}" if owner else "another process"
+            down = f"llmgw down --state {shlex.quote(str(self._state.root))}"
             raise StateDirError(
-                f"{self._state.root} is in use by {who}: end it with `llmgw down --state {self._state.root}`, "
-                "or name another directory with --state"
+                f"{self._state.root} is in use by {who}: end it with `{down}`, or name another directory with --state"
             ) from error
         owner = LockOwner(os.getpid(), socket.gethostname(), identity)
         self._fd = fd

@@ -129,6 +129,8 @@ class Settling:
             return
         try:
             self._facts = git.facts(look.root)
+            if self._facts is None:
+                self._note = "git finds no commit in this checkout: the revision is a digest until there is one"
         except FileNotFoundError:
             self._note = "git is not installed: revisions are digests, not commits"
         except CatalogUnreadable as error:

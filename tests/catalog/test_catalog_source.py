@@ -441,3 +441,14 @@ def test_a_lock_left_by_a_crash_no_longer_holds_after_10_s_and_is_left_alone(rep
     assert found.note is not None
     assert "index.lock has not changed for 10 s" in found.note
     assert lock.exists()
+
+
+def test_a_checkout_without_a_commit_says_why_its_revision_is_a_digest(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    (tmp_path / "a.yaml").write_text(MODEL)
+    found = read_source(tmp_path)
+    assert (found.commit, found.dirty) == (None, False)
+    assert found.note is not None
+    assert "no commit in this checkout" in found.note
+    commit_all(tmp_path)
+    assert read_source(tmp_path).note is None
