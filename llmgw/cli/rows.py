@@ -3,7 +3,17 @@
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
-from llmgw.admin.shapes import DeviceRow, EngineRow, EventRow, ModelRow, NodeRow, ProblemRow, ProgressRow, ReplicaRow, WeightsRow
+from llmgw.admin.shapes import (
+    DeviceRow,
+    EngineRow,
+    EventRow,
+    ModelRow,
+    NodeRow,
+    ProblemRow,
+    ProgressRow,
+    ReplicaRow,
+    WeightsRow,
+)
 from llmgw.cli.text import ago, fetched, short_revision, size
 from llmgw.errors import Problem
 from llmgw.units import format_seconds

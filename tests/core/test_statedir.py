@@ -31,7 +31,7 @@ def test_a_damaged_secret_or_id_says_what_to_do(tmp_path: Path, name: str, conte
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"2", b'{"v":9}'])
 def test_a_layout_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "VERSION").write_bytes(content)
-    with pytest.raises(StateDirError, match="VERSION is damaged|reads up to 1"):
+    with pytest.raises(StateDirError, match=r"VERSION is damaged|reads up to 1"):
         prepared(tmp_path)
 
 
