@@ -12,12 +12,16 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from llmgw.catalog.rules import EngineRules
 from llmgw.engine import vetting
 from llmgw.engine.api import Engine
 from llmgw.engine.loading import load_plugin, summary
 from llmgw.engine.vetting import VET_TIMEOUT, Vetting
 from llmgw.ids import EngineName, is_name
+
+log = structlog.get_logger("llmgw.engine")
 
 GROUP: Final = "llmgw"
 OWN: Final = "llmgw"
@@ -93,6 +97,8 @@ def find_engines(
     plugins = [_Found(point) for point in sorted(points, key=_order)]
     _tell_apart(plugins)
     off = _Switch(os.environ.get(DISABLE, ""))
+    for name in sorted(off.unknown(plugins)):
+        log.warning("no_such_plugin", variable=DISABLE, name=name)
     tried = [plugin for plugin in plugins if not off.covers(plugin) and not plugin.own]
     verdicts = vetting.vet_all([plugin.point for plugin in tried], cache=cache, timeout=timeout, afresh=afresh)
     vetted = {plugin.name: verdict for plugin, verdict in zip(tried, verdicts, strict=True)}
@@ -173,10 +179,15 @@ class _Switch:
 
     def covers(self, plugin: _Found) -> bool:
         """llmgw's own can be named; `all` leaves them on."""
-        if self._all:
-            return not plugin.own
-        names = {_plain(plugin.name)} if plugin.own else {_plain(plugin.name), _plain(plugin.distribution)}
-        return not self._names.isdisjoint(names)
+        return not plugin.own if self._all else not self._names.isdisjoint(_names(plugin))
+
+    def unknown(self, plugins: Iterable[_Found]) -> set[str]:
+        """What it names and nothing is called: a slip, most likely."""
+        return self._names - {name for plugin in plugins for name in _names(plugin)} - {""}
+
+
+def _names(plugin: _Found) -> set[str]:
+    return {_plain(plugin.name)} if plugin.own else {_plain(plugin.name), _plain(plugin.distribution)}
 
 
 def _order(point: EntryPoint) -> tuple[bool, str, str, str]:

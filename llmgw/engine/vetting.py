@@ -26,7 +26,9 @@ VET_TIMEOUT: Final = 10.0  #: seconds that a plugin has to be imported and to an
 HANG_KEPT: Final = 600.0
 """Seconds that the verdict "hangs" holds though no file changed: finding out again costs VET_TIMEOUT."""
 
-_AT_ONCE: Final = 8  #: children
+_AT_ONCE: Final = min(8, max(2, os.cpu_count() or 2))
+"""Children: more than can run would make one another late, and late is what a hang looks like."""
+
 _ENTRIES: Final = 200  #: kept in the file, the newest
 
 

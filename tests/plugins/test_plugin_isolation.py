@@ -216,6 +216,13 @@ def test_the_catalog_warns_of_models_whose_plugin_is_broken(daemon: Daemon, told
     assert warned == set(AT_IMPORT)
 
 
+def test_a_name_that_no_plugin_has_is_told_as_a_slip(zoo: tuple[Path, Path]) -> None:
+    ran = llmgw("plugins", "list", env=environment(zoo[0], zoo[1], LLMGW_DISABLE_PLUGINS="hangs,fien"))
+    assert "event=no_such_plugin" in ran.stderr
+    assert "name=fien" in ran.stderr
+    assert "name=hangs" not in ran.stderr
+
+
 def test_plugins_that_are_turned_off_are_not_imported_and_their_models_wait(
     zoo: tuple[Path, Path], tmp_path: Path
 ) -> None:
