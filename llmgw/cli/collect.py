@@ -55,6 +55,7 @@ def _print(answer: "CollectOutput") -> None:
     if answer.dry_run:
         print_line(f"--collect would delete {format_bytes(answer.removable)}; nothing was deleted")
     elif not answer.entries:
-        print_line("every cache entry is wanted by the catalog in force")
+        if not answer.stale:
+            print_line("every cache entry is wanted by the catalog in force")
     else:
         print_line(f"{format_bytes(answer.removable)} removable, {format_bytes(answer.kept)} kept")

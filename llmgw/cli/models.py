@@ -39,7 +39,9 @@ def models(
     if wants_json(output, as_json):
         print_json(answer)
     elif not answer.models:
-        print_line("no model has that label" if label else "the catalog has no models")
+        print_line(
+            "no model has that label" if label else "no models; `llmgw status` says which catalog is in force, if any"
+        )
     else:
         print_table(MODEL_HEADERS, [model_cells(row, time.time()) for row in answer.models])
 

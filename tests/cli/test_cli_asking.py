@@ -224,6 +224,17 @@ def test_collect_says_why_nothing_may_go_now(ask: Any, daemon: Any) -> None:
     assert "nothing is removable now: the newest catalog is invalid" in ask("collect").out
 
 
+def test_with_no_catalog_in_force_nothing_is_said_of_what_it_wants(ask: Any, daemon: Any) -> None:
+    async def forget() -> None:
+        for key in (keys.APPLIED, keys.HISTORY, keys.NODES):
+            for entry in (await daemon.seeds.store.list(key)).entries:
+                await daemon.seeds.store.delete(entry.key)
+
+    daemon.do(forget())
+    assert ask("collect").out == "nothing is removable now: no catalog is in force\n"
+    assert "`llmgw status` says which catalog is in force" in ask("models").out
+
+
 def test_a_daemon_elsewhere_is_asked_with_the_token_from_the_environment(
     cli: Any, daemon: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
