@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from llmgw.ids import EngineName, ModelName, NodeName, ProfileName, ReplicaId, Revision, SpecDigest
+from llmgw.ids import Digest, EngineName, ModelName, NodeName, ProfileName, ReplicaId, Revision, SpecDigest
 from llmgw.units import Bytes, Seconds, Wall
 
 
@@ -213,6 +213,7 @@ class NodeReport:
     engines: tuple[EngineFact, ...] = ()
     replicas: tuple[ReplicaFact, ...] = ()
     weights: tuple[WeightsFact, ...] = ()
+    catalog: Digest | None = None  #: the catalog whose files `weights` was looked up for
     devices: tuple[DeviceFact, ...] = ()
 
 

@@ -16,7 +16,7 @@ from llmgw.agent.inventory import Resident, Sample
 from llmgw.agent.replica import Replica
 from llmgw.catalog.spec import ModelSpec, WeightsSpec
 from llmgw.facts import DeviceFact, NodeReport
-from llmgw.ids import ReplicaId
+from llmgw.ids import Digest, ReplicaId
 from llmgw.store import codec, keys
 from llmgw.store.api import Store
 from llmgw.store.values import Applied
@@ -31,13 +31,13 @@ class Wanted:
     """The weights that the catalog in force wants, as the store tells it."""
 
     def __init__(self) -> None:
-        self._applied: str | None = None
+        self.applied: Digest | None = None  #: the catalog in force
         self._models: dict[str, tuple[WeightsSpec, ...]] = {}
 
     def changed(self, key: str, value: bytes | None) -> None:
         """One key under `catalog/`."""
         if key == keys.APPLIED:
-            self._applied = None if value is None else codec.decode(value, Applied, where=key).digest
+            self.applied = None if value is None else codec.decode(value, Applied, where=key).digest
         elif key.startswith(keys.MODELS):
             self._models.pop(key, None)
             if value is not None:
@@ -45,7 +45,7 @@ class Wanted:
                 self._models[key] = tuple(spec for profile in model.profiles for spec in profile.roles.values())
 
     def specs(self) -> tuple[WeightsSpec, ...]:
-        prefix = f"{keys.MODELS}{self._applied}/"
+        prefix = f"{keys.MODELS}{self.applied}/"
         return tuple(spec for key, specs in self._models.items() if key.startswith(prefix) for spec in specs)
 
 
@@ -108,7 +108,7 @@ class Reporter:
     async def _write(
         self, around: Around, engines: Fingerprints, sample: Sample, devices: tuple[DeviceFact, ...]
     ) -> None:
-        in_use = self._in_use()
+        in_use, catalog = self._in_use(), self._wanted.applied
         weights = await asyncio.to_thread(around.cache.facts, (*self._wanted.specs(), *in_use))
         used = {spec.source for spec in in_use}
         report = NodeReport(
@@ -119,6 +119,7 @@ class Reporter:
             engines=engines.facts,
             devices=devices,
             replicas=tuple(replica.fact() for _, replica in sorted(self._replicas.items())),
+            catalog=catalog,
             weights=tuple(replace(fact, in_use=fact.in_use or fact.source in used) for fact in weights),
         )
         await self._store.put(keys.report(around.node), codec.encode(report))

@@ -37,6 +37,8 @@ def decide(wishes: Sequence[Wish], catalog: Catalog, observed: Observed, now: In
         return draft.finish()
     node = min(observed.nodes)
     claims = [_claim(catalog.models[name], node, staying.get(name), observed) for name in sorted(wished)]
+    if observed.nodes[node].catalog != catalog.digest:
+        claims = _known(claims, draft)
     _Room(node, catalog.cluster.node(node), observed, draft, now).fill(claims)
     return draft.finish()
 
@@ -124,6 +126,17 @@ def _claim(model: ModelSpec, node: NodeName, present: ReplicaFact | None, observ
         present=present,
         record=observed.recovery.get((spec, node)),
     )
+
+
+def _known(claims: Sequence[_Claim], draft: _Draft) -> list[_Claim]:
+    """The claims that can be judged before the node has looked for the files of this catalog. Of the others, what
+    runs is left as it is: a size that nobody has looked up yet is no reason to refuse."""
+    for claim in claims:
+        if claim.footprint is None:
+            draft.waiting[claim.model.name] = "waiting for the node to look up its files"
+            if claim.present is not None:
+                draft.keep[claim.model.name] = claim.present.id
+    return [claim for claim in claims if claim.footprint is not None]
 
 
 class _Room:

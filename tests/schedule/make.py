@@ -93,6 +93,7 @@ def report(
         at=NOW.wall,
         memory=MemoryFact(total=gib(total), available=gib(total - foreign), foreign=gib(foreign)),
         disk=DiskFact(total=gib(1000), free=gib(disk)),
+        catalog=f.pop("catalog", Digest("d")),
         engines=tuple(engines) if engines is not None else (EngineFact(name=CPU, version="1"),),
         **f,
     )

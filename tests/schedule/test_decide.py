@@ -165,6 +165,23 @@ def test_an_unknown_footprint_is_never_zero() -> None:
     assert "declare `memory`" in str(plan.unschedulable[0])
 
 
+def test_a_size_nobody_has_looked_up_yet_is_waited_for_not_refused() -> None:
+    a = model("a")
+    before = report(catalog="of-yesterday")
+    plan = plan_for(catalog(a), observed(node=before))
+    assert plan.is_empty
+    assert plan.unschedulable == ()
+    assert "look up its files" in plan.waiting["a"]
+    assert states(catalog(a), observed(node=before)) == {"a": ModelState.LOADING}
+
+
+def test_what_runs_meanwhile_is_left_as_it_is() -> None:
+    old, new = model("a"), model("a", context=8192)
+    plan = plan_for(catalog(new), observed(replica(old), sizes=[(old, 4)], node=report(catalog="of-yesterday")))
+    assert plan.is_empty
+    assert plan.keep == {"a": "a-1"}
+
+
 def test_an_engine_that_is_missing_is_said_with_its_reason() -> None:
     a = model("a")
     broken = EngineFact(name=CPU, why="xllamacpp is not installed")
