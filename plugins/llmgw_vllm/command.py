@@ -1,8 +1,9 @@
 """The command line of one vLLM: what a profile says, as flags."""
 
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from llmgw_vllm.footprint import Metadata, kv_cache
 from llmgw_vllm.options import DRAFT_TOKENS
 from llmgw_vllm.program import Program
 
+SPACE: Final = "VLLM_CPU_KVCACHE_SPACE"
 RANKS: Final = (8, 16, 32, 64, 128, 256, 320, 512)
 
 _LITTLE: Final = "0.01"
@@ -66,12 +68,22 @@ _SHORT: Final[Mapping[str, str]] = {
 }
 
 
+_OWNED_ENV: Final[Mapping[str, str]] = {
+    SPACE: "set options.kv_cache_mib",
+    "CUDA_VISIBLE_DEVICES": "llmgw chooses the accelerators",
+    "VLLM_API_KEY": "llmgw makes a key for each engine",
+}
+
+
 def argv(program: Program, profile: ProfileSpec, slot: Slot) -> tuple[str, ...]:
     """Reads the figures of the model from its directory. Raises EngineUnavailable for what cannot be run."""
     check_args(profile.args)
+    check_env(profile.env)
     options, weights = profile.options, _directory(slot, "weights")
+    # Inherited, it would outweigh the size that is asked for; set to nothing, vLLM trips over it.
+    without = ("env", "-u", SPACE) if SPACE in os.environ else ()
     flags = [
-        *program.argv, *program.model_flag, str(weights),
+        *without, *program.argv, *program.model_flag, str(weights),
         "--host", slot.host, "--port", str(slot.port),
         "--served-model-name", f"{slot.model}-base" if "lora" in slot.files else slot.model,
         "--max-model-len", str(profile.context),
@@ -126,6 +138,13 @@ def check_args(args: tuple[str, ...]) -> None:
         owned = [flag for flag in _OWNED if flag == name or (len(name) > 4 and flag.startswith(name))]
         if owned:
             raise EngineUnavailable(f"{argument!r} does not belong in `args`: {_OWNED[owned[0]]}")
+
+
+def check_env(env: Collection[str]) -> None:
+    """Raises EngineUnavailable for a variable that would undo what llmgw sets."""
+    for name in env:
+        if name in _OWNED_ENV:
+            raise EngineUnavailable(f"{name} does not belong in `env`: {_OWNED_ENV[name]}")
 
 
 def figures(slot: Slot) -> dict[str, Metadata]:

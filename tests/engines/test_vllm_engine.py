@@ -203,6 +203,18 @@ def test_other_flags_pass(arguments: tuple[str, ...]) -> None:
     check_args(arguments)
 
 
+def test_variables_that_would_undo_what_llmgw_sets_are_refused_or_overruled(
+    tiny: Path, tmp_path: Path, monkeypatch
+) -> None:
+    at = slot(tmp_path, weights=tiny)
+    for name in ("VLLM_CPU_KVCACHE_SPACE", "CUDA_VISIBLE_DEVICES", "VLLM_API_KEY"):
+        with pytest.raises(EngineUnavailable, match=f"{name} does not belong in `env`: "):
+            ENGINE.launch(profile(env={name: "1"}), at, Level.FULL)
+    plain = tuple(ENGINE.launch(profile(), at, Level.FULL).argv)
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "40")
+    assert tuple(ENGINE.launch(profile(), at, Level.FULL).argv) == ("env", "-u", "VLLM_CPU_KVCACHE_SPACE", *plain)
+
+
 def test_what_is_no_directory_or_has_no_figures_is_refused_with_advice(tiny: Path, tmp_path: Path) -> None:
     gguf = tmp_path / "x.gguf"
     gguf.write_bytes(b"GGUF")
