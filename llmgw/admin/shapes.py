@@ -40,7 +40,10 @@ class ConditionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogRow:
-    """`attempted` differs from `applied` while the newest revision is not served: `problems` or `error` says why."""
+    """`attempted` differs from `applied` while the newest revision is not served: `problems` or `error` says why.
+
+    `passed_at`: when what is wanted was last compared with what runs, to some seconds.
+    """
 
     source: str | None
     attempted: str | None
@@ -50,6 +53,7 @@ class CatalogRow:
     watcher: str | None
     problems: tuple[ProblemRow, ...]
     conditions: tuple[ConditionRow, ...]
+    passed_at: Time | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

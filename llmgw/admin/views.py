@@ -117,6 +117,7 @@ def catalog(seen: Seen) -> CatalogRow:
             ConditionRow(type=c.type, status=c.status, reason=c.reason, message=c.message, since=c.since)
             for c in known.conditions
         ),
+        passed_at=known.passed_at,
     )
 
 

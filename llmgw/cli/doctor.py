@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from llmgw.admin.shapes import CheckRow, StatusOutput
 
 _REPORT_LATE = 30.0  #: seconds; a healthy agent reports every five
+_PASS_LATE = 60.0  #: seconds; there is one every fifteen at least
 _DRIVER_TIMEOUT = 20.0  #: seconds; GPUs that nobody holds open take long to wake
 
 Cache = Annotated[
@@ -151,6 +152,11 @@ def _parts(answer: "StatusOutput") -> "Iterator[CheckRow]":
         yield checkup.row("catalog", "none is in force yet", verdict=checkup.WARN, advice="`llmgw status` tells more")
     else:
         yield checkup.row("catalog", f"{catalog.applied} is in force")
+    if catalog.passed_at is not None:
+        late = now - catalog.passed_at > _PASS_LATE
+        advice = "the controller hangs: restart llmgw; engines keep serving meanwhile" if late else ""
+        said = f"the last one {checkup.age(now - catalog.passed_at)}"
+        yield checkup.row("pass", said, verdict=checkup.WARN if late else checkup.OK, advice=advice)
     watcher = catalog.watcher or "ok"
     if watcher != "ok":
         advice = "changes are found by polling; see inotify above"

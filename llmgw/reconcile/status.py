@@ -13,11 +13,15 @@ from llmgw.units import Instant
 
 STUCK = frozenset({ModelState.FAILED, ModelState.UNSCHEDULABLE})
 
+PASS_TOLD = 10.0
+"""Seconds between two stamps of a pass: passes that change nothing must not wake whoever watches."""
+
 
 async def write(store: Store, state: CatalogState, models: Sequence[ModelStatus], now: Instant) -> None:
     """Replace `catalog/status`. A condition keeps its `since` while its status stays."""
     entry = await store.get(keys.CATALOG_STATUS)
-    before = () if entry is None else decode(entry.value, CatalogStatus, where=entry.key).conditions
+    before = CatalogStatus(source="") if entry is None else decode(entry.value, CatalogStatus, where=entry.key)
+    told = before.passed_at
     value = CatalogStatus(
         source=state.source,
         attempted=state.attempted,
@@ -26,7 +30,8 @@ async def write(store: Store, state: CatalogState, models: Sequence[ModelStatus]
         problems=state.problems,
         error=state.error,
         watcher=state.watcher,
-        conditions=conditions(state, models, before, now),
+        conditions=conditions(state, models, before.conditions, now),
+        passed_at=told if told is not None and now.since(told) < PASS_TOLD else now.wall,
     )
     await store.put(keys.CATALOG_STATUS, encode(value))
 

@@ -60,3 +60,4 @@ class CatalogStatus:
     error: str | None = None  #: the source cannot be read now
     watcher: str = "ok"  #: or "degraded: why" when only polling finds changes
     conditions: tuple[Condition, ...] = ()
+    passed_at: Wall | None = None  #: of the controller's last pass, to some seconds
