@@ -25,7 +25,7 @@ Canonical = Callable[[str], str]
 def build_model(value: Mapping[str, Any], canonical: Canonical) -> ModelSpec:
     """Sources go through `canonical`. The document has its kind's shape; anything else is a bug here."""
     given = _given(value, name=str, description=str, aliases=tuple, labels=dict, priority=int, pinned=bool)
-    return ModelSpec(**given, profiles=tuple(_profile(profile, canonical) for profile in value["profiles"]))
+    return ModelSpec(**given, profiles=tuple(build_profile(profile, canonical) for profile in value["profiles"]))
 
 
 def build_cluster(value: Mapping[str, Any]) -> ClusterSpec:
@@ -40,7 +40,8 @@ def _given(value: Mapping[str, Any], **convert: Callable[[Any], Any]) -> dict[st
     return {key: make(value[key]) for key, make in convert.items() if key in value}
 
 
-def _profile(value: Mapping[str, Any], canonical: Canonical) -> ProfileSpec:
+def build_profile(value: Mapping[str, Any], canonical: Canonical) -> ProfileSpec:
+    """One profile of a Model document."""
     given = _given(
         value, name=str, engine=str, context=int, parallel=int, devices=int, memory=to_bytes, host_memory=to_bytes,
         options=dict, args=tuple, wrapper=tuple, env=_env, start_timeout=to_seconds,

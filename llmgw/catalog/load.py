@@ -1,7 +1,7 @@
 """Judge a source: every problem at once, or one immutable `Catalog`.
 
-Text first (yamldoc), then each document's shape (schemas), then the rules that hold across files (rules). All of
-it is computing: run it in a thread where an event loop must not wait.
+Text first (yamldoc), then macros, then each document's shape (schemas), then the rules that hold across files and
+for each engine (rules). All of it is computing: run it in a thread where an event loop must not wait.
 """
 
 import difflib
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from llmgw.catalog import rules, schemas, yamldoc
+from llmgw.catalog import macros, rules, schemas, yamldoc
 from llmgw.catalog.build import build_cluster, build_model
 from llmgw.catalog.source import IGNORE_FILE, Source
 from llmgw.catalog.spec import Catalog, ClusterSpec, ModelSpec, canonical_json
@@ -45,10 +45,15 @@ def load_catalog(
     """
     documents, faults = _documents(source)
     sorted_out = {kind: [document for document, its in documents if its == kind] for kind in KINDS}
+    sorted_out["Model"], misused = macros.expand(sorted_out["Model"], sorted_out["Cluster"])
     known = rules.Known(engines=engines, canonical=canonical)
-    misshapen = [problem for document, kind in documents for problem in schemas.check(document, kind)]
-    broken = rules.check_all(sorted_out["Model"], sorted_out["Cluster"], known)
-    if problems := _presentable(faults, misshapen, broken):
+    shapes = [(document, schemas.check(document, kind)) for kind in KINDS for document in sorted_out[kind]]
+    misshapen = [problem for _, found in shapes for problem in found]
+    shapely = {id(document) for document, found in shapes if not found}
+    broken = rules.check_all(
+        sorted_out["Model"], sorted_out["Cluster"], known, is_shapely=lambda document: id(document) in shapely
+    )
+    if problems := _presentable(faults, misused, misshapen, broken):
         raise CatalogInvalid(problems)
     models = sorted((build_model(document.value, canonical) for document in sorted_out["Model"]), key=lambda m: m.name)
     cluster = build_cluster(sorted_out["Cluster"][0].value) if sorted_out["Cluster"] else ClusterSpec()

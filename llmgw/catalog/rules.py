@@ -3,12 +3,13 @@
 Documents whose shape is at fault take part as far as they can be read, so that all problems come at once.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from llmgw.catalog.build import build_profile
 from llmgw.catalog.schemas import BROKEN_SCHEMA, check_options, did_you_mean, to_seconds
-from llmgw.catalog.spec import RecoverySettings
+from llmgw.catalog.spec import ProfileSpec, RecoverySettings
 from llmgw.catalog.yamldoc import Document, Path, as_list, as_mapping, quoted
 from llmgw.errors import Problem
 
@@ -17,8 +18,16 @@ OWN_VARIABLES: Final = "LLMGW_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Complaint:
+    """One thing wrong in a profile. `path`: to it within the profile, such as `("options", "command", 3)`."""
+
+    path: Path
+    message: str  #: says what was expected, and repeats no value: it may be a secret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRules:
-    """What an engine demands of a profile. `roles`: the files it can use; None: any.
+    """What an engine demands of a profile. `roles`: the files it can use; None: any. `check`: what no schema can say.
 
     `lost`: why no node can use it now, its plugin being broken, say. Its models are accepted unchecked, and wait.
     """
@@ -27,6 +36,7 @@ class EngineRules:
     needs_weights: bool = False
     roles: frozenset[str] | None = frozenset({"weights"})
     lost: str | None = None
+    check: Callable[[ProfileSpec], Iterable[Complaint]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +47,19 @@ class Known:
     canonical: Callable[[str], str]  #: a source's one spelling; raises ValueError with advice
 
 
-def check_all(models: Sequence[Document], clusters: Sequence[Document], known: Known) -> list[Problem]:
-    """Every rule over every document."""
+def check_all(
+    models: Sequence[Document], clusters: Sequence[Document], known: Known, *, is_shapely: Callable[[Document], bool]
+) -> list[Problem]:
+    """Every rule over every document. `is_shapely`: whether a document is of its kind's shape: else engines do not
+    see its profiles."""
     problems = [*_unique_names(models), *_one_cluster(clusters)]
     for document in models:
         for index, profile in enumerate(as_list(as_mapping(document.value).get("profiles"))):
-            problems.extend(_profile(document, ("profiles", index), as_mapping(profile), known))
+            path = ("profiles", index)
+            found = list(_profile(document, path, as_mapping(profile), known))
+            if not found and is_shapely(document):
+                found += _asked_engine(document, path, profile, known)
+            problems += found
     for document in clusters:
         problems.extend(_recovery(document))
     return problems
@@ -124,6 +141,24 @@ def _engine(document: Document, path: Path, engine: str, profile: Mapping[str, A
     except BROKEN_SCHEMA as error:
         message = f"the engine plugin {engine} has a faulty options schema ({type(error).__name__}): update the plugin"
         yield document.problem(at, message)
+
+
+def _asked_engine(document: Document, path: Path, profile: Mapping[str, Any], known: Known) -> Iterator[Problem]:
+    """What the engine itself says of a profile that nothing else is wrong with."""
+    check = known.engines[profile["engine"]].check
+    if check is None:
+        return
+    spec = build_profile(profile, known.canonical)
+    try:
+        complaints = [(tuple(each.path), str(each.message)) for each in check(spec)]
+    except Exception as error:  # noqa: BLE001 - a plugin's fault must not end the daemon
+        message = (
+            f"the engine plugin {spec.engine} cannot check this profile ({type(error).__name__}): update the plugin"
+        )
+        yield document.problem(path, message)
+        return
+    for at, message in complaints:
+        yield document.problem((*path, *at), message)
 
 
 def _files(profile: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:

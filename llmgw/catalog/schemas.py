@@ -1,8 +1,8 @@
 """The JSON Schemas of a catalog document, and their errors in a person's words.
 
 Messages name keys, places and what was expected, never the value that was found: it may be a secret. Keywords of
-our own: `x-expects` (what to write, in words), `x-not-supported-yet`, `x-size-at-least` (bytes) and
-`x-duration-at-least` (seconds), which also hold where the unit hides the figure: "0GiB".
+our own: `x-expects` (what to write, in words), `x-not-supported-yet`, `x-resolved-when-loaded` (no value holds it),
+`x-size-at-least` (bytes) and `x-duration-at-least` (seconds), which also hold where the unit hides the figure: "0GiB".
 """
 
 import difflib

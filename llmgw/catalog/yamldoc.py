@@ -314,6 +314,8 @@ def _reason(error: MarkedYAMLError) -> str:
     words = ", ".join(parts).replace("('<", "<").replace(">',)", ">")
     if r"'\t' that cannot start" in words:
         return "a tab where YAML wants spaces: indent with spaces"
+    if words.endswith("but got '{'"):
+        words += ": put quotes around text that holds braces"
     return " ".join(words.split())[:200] or "cannot be parsed"
 
 

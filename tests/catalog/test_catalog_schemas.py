@@ -27,12 +27,15 @@ def resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str,
 
 
 def accepted(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The properties that work now: those that wait and the document's head left out."""
+    """The properties that values have: those that wait, what is resolved while loading and the document's head left
+    out."""
     properties = schema["properties"]
     return {
         key: value
         for key, value in properties.items()
-        if value.get("x-not-supported-yet") is not True and key not in ("apiVersion", "kind")
+        if value.get("x-not-supported-yet") is not True
+        and value.get("x-resolved-when-loaded") is not True
+        and key not in ("apiVersion", "kind")
     }
 
 
