@@ -11,40 +11,40 @@ _SHRINK: Final = "lower `context` or `parallel`, or choose a smaller cache_type_
 _CAUSES: Final[Sequence[tuple[str, FailureKind, str]]] = (
     # Said by llmgw, or by a kernel: outranks whatever the engine had got to say before.
     (r"oom[-_ ]kill", FailureKind.OOM, "the kernel ended it: out of memory"),
-    # Weights and the files beside them.
-    (r"failed to open GGUF file (.+)", FailureKind.TERMINAL, "the weights cannot be opened: {0}"),
-    (r"invalid magic characters|failed to read magic", FailureKind.TERMINAL, "the weights are not a GGUF file"),
-    (r"data is not within the file bounds|tensor data is out of bounds|failed to read (?:tensor info|key-value)",
-     FailureKind.TERMINAL, "the weights are cut short or damaged"),
-    (r"has invalid data|found (?:nan|inf) value", FailureKind.TERMINAL, "the weights hold invalid values"),
-    (r"unknown model architecture: (\S+)", FailureKind.TERMINAL, "this llama.cpp does not know the architecture {0}"),
-    (r"failed to load lora adapter '?([^'\n]+)", FailureKind.TERMINAL, "the LoRA adapter cannot be used: {0}"),
-    (r"failed to load (?:CLIP|multimodal) model[^\n]*?'([^'\n]+)'", FailureKind.TERMINAL,
-     "the multimodal projector cannot be used: {0}"),
-    # Memory. A device's comes first: what follows from it speaks of buffers in general.
+    # Memory, before the rest: what follows from it reads like damaged files. A device's comes first.
     (r"(?:cudaMalloc|hipMalloc) failed: out of memory|(?:CUDA|ROCm|HIP) error: out of memory"
-     r"|ErrorOutOfDeviceMemory|allocating [\d.]+ MiB on device (?:\d+|CUDA)",
+     r"|ErrorOutOfDeviceMemory|failed to allocate (?:CUDA|ROCm|Vulkan|SYCL|Metal)\w* buffer",
      FailureKind.OOM, "out of device memory: lower gpu_layers, `context` or `parallel`"),
-    (r"failed to allocate buffer for kv cache|failed to allocate .*memory for (?:the )?kv cache", FailureKind.OOM,
-     f"no memory for the KV cache: {_SHRINK}"),
-    (r"failed to allocate|unable to allocate|bad_alloc|bad_array_new_length|Cannot allocate memory|out of memory"
-     r"|Thread creation failed|Resource temporarily unavailable|GGML_ASSERT\(\w+->data\b|mmap failed",
+    (r"failed to allocate buffer for kv cache", FailureKind.OOM, f"no memory for the KV cache: {_SHRINK}"),
+    (r"failed to allocate|unable to allocate|insufficient memory|bad_alloc|bad_array_new_length"
+     r"|Cannot allocate memory|out of memory|Thread creation failed|Resource temporarily unavailable",
      FailureKind.OOM, "out of memory"),
-    # Options.
-    (r"chat template parsing error|failed to initialize chat template|failed to apply template", FailureKind.TERMINAL,
-     "the chat template cannot be parsed: correct options.chat_template or `files`"),
+    # What it was asked for.
+    (r'error while handling argument "([^"]+)": the argument has been removed\. ([^\n]+)', FailureKind.TERMINAL,
+     "this build no longer has the flag {0}: {1}"),
+    (r'error while handling argument "([^"]+)": ([^\n]+)', FailureKind.TERMINAL, "it does not accept {0}: {1}"),
+    (r"error: invalid argument: (.+)", FailureKind.TERMINAL, "this build does not know the flag {0}"),
+    (r"the supplied chat template is not supported|failed to initialize chat template|failed to apply template"
+     r"|chat template parsing error",
+     FailureKind.TERMINAL, "the chat template cannot be used: correct options.chat_template, or the file"),
     (r"[Qq]uantized V cache|V cache (?:quantization )?requires", FailureKind.TERMINAL,
      "a quantised cache_type_v needs flash attention: leave options.flash_attn out, or set it on"),
-    (r"error: invalid argument: (.+)", FailureKind.TERMINAL, "this build does not know the flag {0}"),
-    (r"the argument has been removed[^\n]*", FailureKind.TERMINAL, "this build no longer has a flag that was given"),
-    (r'error while handling argument "([^"]+)": ([^\n]+)', FailureKind.TERMINAL, "it does not accept {0}: {1}"),
-    (r"error: (?:expected value|unknown value) for argument:? ?(.*)", FailureKind.TERMINAL,
-     "it does not accept {0}"),
     (r"unknown buffer type|Available buffer types:", FailureKind.TERMINAL,
      "override_tensor names a buffer that this build or machine does not have"),
     (r"error while loading shared libraries: (.+)", FailureKind.TERMINAL, "the binary lacks a library: {0}"),
     (r"No module named '(xllamacpp)'", FailureKind.TERMINAL, "{0} is missing: pip install 'llmgw[cpu]'"),
-    (r"failed to load draft model, '([^'\n]+)'", FailureKind.TERMINAL, "the draft model cannot be loaded: {0}"),
+    # Files beside the weights, before the weights: one that is damaged is damaged in the same words.
+    (r"failed to load lora adapter '([^'\n]+)", FailureKind.TERMINAL, "the LoRA adapter cannot be used: {0}"),
+    (r"failed to load multimodal model, '([^'\n]+)", FailureKind.TERMINAL,
+     "the multimodal projector cannot be used: {0}"),
+    (r"failed to load draft model, '([^'\n]+)", FailureKind.TERMINAL, "the draft model cannot be used: {0}"),
+    # The weights.
+    (r"failed to open GGUF file (.+)", FailureKind.TERMINAL, "the weights cannot be opened: {0}"),
+    (r"invalid magic characters|failed to read magic", FailureKind.TERMINAL, "the weights are not a GGUF file"),
+    (r"data is not within the file bounds|failed to read (?:tensor info|key-value)",
+     FailureKind.TERMINAL, "the weights are cut short or damaged"),
+    (r"has invalid data|found (?:nan|inf) value", FailureKind.TERMINAL, "the weights hold invalid values"),
+    (r"unknown model architecture: (\S+)", FailureKind.TERMINAL, "this llama.cpp does not know the architecture {0}"),
     (r"error loading model: (.+)", FailureKind.TERMINAL, "the weights cannot be loaded: {0}"),
 )  # fmt: skip
 _BIND: Final = re.compile(r"couldn't bind HTTP server socket|bind: Address already in use")

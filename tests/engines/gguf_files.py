@@ -3,7 +3,7 @@
 import itertools
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -161,6 +161,12 @@ def _made(name: str, content: Callable[[bytes], bytes]) -> Callable[[Path, Path]
     return make
 
 
+def _rotten(data: bytes) -> bytes:
+    """Scales that are not numbers, in the middle of the tensors."""
+    middle = len(data) // 2
+    return data[:middle] + b"\xff" * 65_536 + data[middle + 65_536 :]
+
+
 def _of_another_architecture(data: bytes) -> bytes:
     key = b"general.architecture" + struct.pack("<IQ", 8, 5)
     return data.replace(key + b"llama", key + b"hydra", 1)
@@ -172,6 +178,7 @@ DAMAGES: Final[Mapping[str, Callable[[Path, Path], Path]]] = {
     "empty": _made("empty.gguf", lambda _: b""),
     "truncated": _made("truncated.gguf", lambda data: data[: len(data) // 2]),
     "truncated header": _made("header.gguf", lambda data: data[:5000]),
+    "rotten": _made("rotten.gguf", _rotten),
     "architecture": _made("architecture.gguf", _of_another_architecture),
 }
 """What can be wrong with a model's file: (model, directory) -> the file."""
@@ -179,7 +186,3 @@ DAMAGES: Final[Mapping[str, Callable[[Path, Path], Path]]] = {
 
 def damaged(kind: str, model: Path, directory: Path) -> Path:
     return DAMAGES[kind](model, directory)
-
-
-def kinds() -> Iterator[str]:
-    return iter(DAMAGES)
