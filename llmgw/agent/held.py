@@ -86,7 +86,9 @@ class Held:
         Raises TerminalError when it can never start like this, RetryableError or OSError when it might later.
         """
         if self.record is not None:
+            await self._stop_service()
             await self._end_all()
+            logs.begin_again(self.log)
         elif (home := self.log.parent).exists():
             raise TerminalError(f"{home} exists and cannot be read: end what it tells of, and remove it")
         self._free_port()
@@ -133,11 +135,15 @@ class Held:
             await asyncio.wait([self._starting])
         if self.record is None:
             return
-        if self.record.stop_argv is not None:
-            await asyncio.to_thread(self._run_stop_command, self.record)
+        await self._stop_service()
         await self._end_all()
         if self.record.identity is not None:
             process.reap(self.record.identity)
+
+    async def _stop_service(self) -> None:
+        """What ending the process does not end: a container, say, and that also when its process is gone already."""
+        if self.record is not None and self.record.stop_argv is not None:
+            await asyncio.to_thread(self._run_stop_command, self.record)
 
     def _run_stop_command(self, record: Record) -> None:
         env = launch.stop_environment(record, self._around.secret)

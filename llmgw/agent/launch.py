@@ -10,10 +10,11 @@ from typing import Final
 from llmgw.agent import logs, process, records, spawn
 from llmgw.agent.around import Around
 from llmgw.agent.records import Record
-from llmgw.engine.api import Engine, LaunchSpec, Slot, Verdict, engine_key
+from llmgw.engine.api import KEY_VARIABLE, Engine, LaunchSpec, Slot, Verdict, engine_key
 from llmgw.errors import LlmgwError, TerminalError
 from llmgw.facts import Exit, Failure, FailureKind
 from llmgw.plan import Assignment
+from llmgw.statedir import write_atomic
 
 _NO_PROGRAM: Final = (FileNotFoundError, PermissionError, NotADirectoryError)
 
@@ -59,6 +60,8 @@ def start_process(
     records.write(state, intent)
     keep(intent)
     argv = [*assignment.profile.wrapper, *spec.argv]
+    if spec.key_file is not None:
+        write_atomic(_inside(home, spec.key_file), env[KEY_VARIABLE].encode(), mode=0o600)
     try:
         pid = spawn.spawn(argv, env, home=home, log=records.log_file(state, assignment.replica))
     except _NO_PROGRAM as error:
@@ -67,6 +70,12 @@ def start_process(
     keep(started)  # before the write, which may fail: whatever runs must be known
     records.write(state, started)
     return started
+
+
+def _inside(home: Path, file: Path) -> Path:
+    if file.parent != home:
+        raise TerminalError(f"the engine wants its key in {file}, which is not in its own directory: update its plugin")
+    return file
 
 
 def _launch_spec(engine: Engine, assignment: Assignment, slot: Slot) -> LaunchSpec:
@@ -106,7 +115,7 @@ def judge(
     """
     log = records.log_file(around.state, record.assignment.replica)
     itself = killed_in is not None and (exit.signal == signal.SIGKILL or exit.code == 137 or exit == Exit())
-    text = logs.tail(log)
+    text = logs.of_last_start(logs.tail(log))
     known = text  # what the engine's classifier gets: the kernel's part of the story too
     if killed_in is not None:
         known += logs.add(log, f"the kernel's oom_kill ended {'it' if itself else 'a process'} (cgroup {killed_in})")

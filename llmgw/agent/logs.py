@@ -13,6 +13,7 @@ KEPT: Final = 3  #: logs of ended replicas, per model
 TAIL: Final = 64 * 1024  #: bytes that a failure is classified from
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LONGEST: Final = 200
+_AGAIN: Final = "started again, on another port"
 
 
 def kept_log(state: StateDir, model: ModelName, replica: ReplicaId) -> Path:
@@ -36,6 +37,16 @@ def add(path: Path, line: str) -> str:
     with suppress(OSError), path.open("a") as file:
         file.write(text)
     return text
+
+
+def begin_again(path: Path) -> None:
+    """Mark that what follows is of a process started anew, on another port."""
+    add(path, _AGAIN)
+
+
+def of_last_start(text: str) -> str:
+    """What the process that was started last has said: it did not die of what ended the one before."""
+    return text.rpartition(f"\nllmgw: {_AGAIN}\n")[2]
 
 
 def last_line(text: str) -> str:

@@ -52,9 +52,11 @@ def end_replicas(state: StateDir, say: Say) -> int:
         say(f"left alone: {other.directory}: {other.why}")
     work = [_Work(record, Ending(_target(record))) for record in found]
     running = [one for one in work if find(_target(one.record))]
-    for one in running:
-        say(f"stopping {one.record.assignment.model} (pid {_pid(one.record)})")
-        _run_stop_command(state, one.record, say)
+    for one in work:
+        if one in running:
+            say(f"stopping {one.record.assignment.model} (pid {_pid(one.record)})")
+        if one in running or one.record.failure is None:  # its process may be gone, and a container of its not
+            _run_stop_command(state, one.record, say)
     _finish([one.ending for one in running])
     for one in work:
         assignment = one.record.assignment

@@ -66,7 +66,7 @@ class Asker:
                 return None
             # Twice: a kept connection that the engine closed meanwhile fails the first time.
             answer = await self.ask(request) or await self.ask(request)
-            load = None if answer is None else engine.read_load(*answer)
+            load = None if answer is None else engine.read_load_of(profile, *answer)
             if load is not None and not isinstance(load, EngineLoad):
                 raise TypeError(f"read_load returned {load!r:.80}")
             return load

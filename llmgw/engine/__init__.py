@@ -6,6 +6,7 @@ of llmgw. Registering: an entry point in the group `llmgw` names a module with f
 
 import pluggy
 
+from llmgw.catalog.rules import Complaint
 from llmgw.catalog.spec import ProfileSpec, SecretRef, WeightsSpec
 from llmgw.engine.api import (
     API_VERSION,
@@ -23,6 +24,7 @@ hookimpl = pluggy.HookimplMarker("llmgw")
 
 __all__ = [
     "API_VERSION",
+    "Complaint",
     "Engine",
     "EngineFact",
     "EngineLoad",

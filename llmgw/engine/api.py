@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from llmgw.catalog.rules import Complaint
 from llmgw.catalog.spec import ProfileSpec
 from llmgw.facts import EngineFact, EngineLoad, Exit, FailureKind, Footprint, Level, WeightsFact
 from llmgw.ids import EngineName, ModelName, NodeName, ReplicaId
@@ -38,8 +39,9 @@ class LaunchSpec:
     """A process to start. The agent adds to `env`: its own variables and the engine's key (KEY_VARIABLE).
 
     `url` is the base of the engine's HTTP API, without a trailing slash. `key_variables`: further variables in which
-    the program looks for the key it is to demand (`VLLM_API_KEY`). `stop_argv` is run before the process is signalled,
-    where ending the process does not end the service.
+    the program looks for the key it is to demand (`VLLM_API_KEY`); `key_file`: a file that the key is written to, for
+    programs that read it from one. It must lie in the slot's directory. `stop_argv` is run before the process is
+    signalled, and when it has died, where ending the process does not end the service.
     """
 
     argv: Sequence[str]
@@ -47,6 +49,7 @@ class LaunchSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     key_variables: Sequence[str] = ()
     stop_argv: Sequence[str] | None = None
+    key_file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +89,11 @@ class Engine(ABC):
     roles: ClassVar[frozenset[str] | None] = frozenset({"weights"})
     """The files it can use: `weights`, `draft`, and names that it defines for `files`. None: any."""
 
+    def check(self, profile: ProfileSpec) -> Sequence[Complaint]:
+        """What is wrong with a profile that fits `options_schema`, and no schema can say. Asked when a catalog is
+        loaded, on any machine: it must not look at this one."""
+        return ()
+
     @abstractmethod
     def fingerprint(self) -> EngineFact:
         """Whether this node can run the engine. May run programs; called in a worker thread, 10 s at most."""
@@ -121,6 +129,10 @@ class Engine(ABC):
     def read_load(self, status: int, body: bytes) -> EngineLoad | None:
         """None: unreadable."""
         return None
+
+    def read_load_of(self, profile: ProfileSpec, status: int, body: bytes) -> EngineLoad | None:
+        """As `read_load`, which it calls: for engines where the profile says what to read."""
+        return self.read_load(status, body)
 
     def classify(self, exit: Exit, log_tail: str) -> Verdict:
         """What an unrequested exit means, from its status and the last 64 KiB of its log."""

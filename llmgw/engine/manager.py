@@ -73,7 +73,10 @@ class Engines:
         }
         return lost | {
             name: EngineRules(
-                options_schema=engine.options_schema, needs_weights=engine.needs_weights, roles=engine.roles
+                options_schema=engine.options_schema,
+                needs_weights=engine.needs_weights,
+                roles=engine.roles,
+                check=engine.check,
             )
             for name, engine in self.by_name.items()
         }

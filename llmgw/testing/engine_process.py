@@ -97,8 +97,9 @@ class Running:
             return Readiness.LOADING
 
     async def load(self) -> EngineLoad | None:
-        request = self.case.engine.load(self.case.profile)
-        return None if request is None else self.case.engine.read_load(*await self.send(request))
+        engine, profile = self.case.engine, self.case.profile
+        request = engine.load(profile)
+        return None if request is None else engine.read_load_of(profile, *await self.send(request))
 
     async def until_running(self, wanted: Callable[[int], bool], within: float) -> None:
         deadline = time.monotonic() + within

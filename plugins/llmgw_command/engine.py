@@ -1,13 +1,14 @@
 """Any argv as an engine: placeholders filled in, a path that tells its health, optionally a command that stops it."""
 
 import re
-import string
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from llmgw.engine import (
+    Complaint,
     Engine,
     EngineFact,
+    EngineLoad,
     Exit,
     FailureKind,
     Footprint,
@@ -20,24 +21,30 @@ from llmgw.engine import (
     Verdict,
     WeightsFact,
 )
-from llmgw.errors import EngineUnavailable
 from llmgw.ids import EngineName
-
-PLACEHOLDERS: Final = ("host", "port", "model", "weights", "context", "parallel")
+from llmgw_command import figures
+from llmgw_command.placeholders import EXPECTS, KEY_FILE, PATTERN, complaints, fill, names_in, values_for
 
 _ARGV: Final[Mapping[str, Any]] = {
     "type": "array",
     "minItems": 1,
-    "items": {
-        "type": "string",
-        "pattern": r"^([^{}]|\{\{|\}\}|\{(" + "|".join(PLACEHOLDERS) + r")\})*$",
-        "x-expects": "text with no braces but "
-        + ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
-        + "; {{ and }} stand for braces",
-    },
+    "items": {"type": "string", "pattern": PATTERN, "x-expects": EXPECTS},
 }
 _PATH: Final[Mapping[str, Any]] = {"type": "string", "pattern": "^/[!-~]*$(?!\n)"}
-_PORT_TAKEN: Final = re.compile(r"address (?:is )?already in use|address in use|EADDRINUSE", re.IGNORECASE)
+_FIGURE: Final[Mapping[str, Any]] = {
+    "type": "string",
+    "pattern": "^([a-zA-Z_:][a-zA-Z0-9_:]*|/[^\n]*)$(?!\n)",
+    "x-expects": "the name of a Prometheus metric, or a JSON pointer such as /queue/running",
+}
+_LOAD: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["running"],
+    "properties": {"path": _PATH, "running": _FIGURE, "waiting": _FIGURE},
+}
+_PORT_TAKEN: Final = re.compile(
+    r"address (?:is )?already in use|address in use|port is already allocated|EADDRINUSE", re.IGNORECASE
+)
 _NO_MEMORY: Final = re.compile(r"out of memory|cannot allocate memory|bad_alloc|MemoryError|oom[-_]kill", re.IGNORECASE)
 
 
@@ -52,21 +59,39 @@ class CommandEngine(Engine):
         "additionalProperties": False,
         "required": ["command"],
         "properties": {
-            "command": {
-                **_ARGV,
-                "description": "The argv; no shell reads it. Filled in: "
-                + ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
-                + "; {{ and }} stand for braces.",
-            },
+            "command": {**_ARGV, "description": f"The argv; no shell reads it. Each is {EXPECTS}."},
             "health": {**_PATH, "description": "A GET of this path answers 200 once it serves. Default /health."},
             "probe_path": {**_PATH, "description": "A second path that must answer 200 before it counts as ready."},
             "base_path": {**_PATH, "description": "What stands before every path, /v1/... included. Default: nothing."},
             "stop_command": {
                 **_ARGV,
-                "description": "Run before the process is signalled, where ending it does not end the service.",
+                "description": "Ends the service where ending the process does not: a container, say. Run before the "
+                "process is signalled, and when it has died by itself. Placeholders as in `command`.",
+            },
+            "load": {
+                **_LOAD,
+                "description": "Where the program tells how busy it is: a GET of `path` (default /metrics), in which "
+                "`running` and `waiting` are names of Prometheus metrics, or JSON pointers.",
+            },
+            "key_variables": {
+                "type": "array",
+                "maxItems": 16,
+                "items": {
+                    "type": "string",
+                    "pattern": "^(?!LLMGW_)[A-Za-z_][A-Za-z0-9_]*$(?!\n)",
+                    "x-expects": "the name of an environment variable that is not one of llmgw's own",
+                },
+                "description": "Environment variables in which the program looks for the key that it is to demand.",
             },
         },
     }
+
+    def check(self, profile: ProfileSpec) -> Sequence[Complaint]:
+        files = profile.roles.keys()
+        argvs = {("args",): profile.args} | {
+            ("options", name): profile.options[name] for name in ("command", "stop_command") if name in profile.options
+        }
+        return [each for path, argv in argvs.items() for each in complaints(path, argv, files)]
 
     def fingerprint(self) -> EngineFact:
         return EngineFact(name=self.name)
@@ -75,22 +100,17 @@ class CommandEngine(Engine):
         return None if profile.memory is None else Footprint(host=profile.memory, source="declared")
 
     def launch(self, profile: ProfileSpec, slot: Slot, level: Level) -> LaunchSpec:
-        values = {
-            "host": slot.host,
-            "port": str(slot.port),
-            "model": slot.model,
-            "context": str(profile.context),
-            "parallel": str(profile.parallel),
-        }
-        if "weights" in slot.files:
-            values["weights"] = str(slot.files["weights"])
+        values = values_for(profile, slot)
+        argv = (*profile.options["command"], *profile.args)
+        stop = profile.options.get("stop_command")
         host = f"[{slot.host}]" if ":" in slot.host else slot.host
         base = str(profile.options.get("base_path", "")).rstrip("/")
-        stop = profile.options.get("stop_command")
         return LaunchSpec(
-            argv=fill((*profile.options["command"], *profile.args), values),
+            argv=fill(argv, values),
             url=f"http://{host}:{slot.port}{base}",
+            key_variables=tuple(profile.options.get("key_variables", ())),
             stop_argv=None if stop is None else fill(stop, values),
+            key_file=slot.directory / "key" if KEY_FILE in names_in((*argv, *(stop or ()))) else None,
         )
 
     def probes(self, profile: ProfileSpec) -> Sequence[HttpRequest]:
@@ -100,6 +120,13 @@ class CommandEngine(Engine):
     def read_probe(self, request: HttpRequest, status: int, body: bytes) -> Readiness:
         return Readiness.READY if status == 200 else Readiness.LOADING
 
+    def load(self, profile: ProfileSpec) -> HttpRequest | None:
+        where = profile.options.get("load")
+        return None if where is None else HttpRequest(path=where.get("path", figures.DEFAULT_PATH), timeout=2.0)
+
+    def read_load_of(self, profile: ProfileSpec, status: int, body: bytes) -> EngineLoad | None:
+        return figures.read(profile.options["load"], status, body) if "load" in profile.options else None
+
     def classify(self, exit: Exit, log_tail: str) -> Verdict:
         lines = [line.strip() for line in log_tail[-4096:].splitlines() if line.strip()]
         said = f": {lines[-1][:200]}" if lines else ""
@@ -108,27 +135,3 @@ class CommandEngine(Engine):
         if _NO_MEMORY.search(log_tail[-4096:]):
             return Verdict(kind=FailureKind.OOM, reason=f"out of memory ({exit}{said})")
         return Verdict(kind=FailureKind.CRASH, reason=f"ended with {exit}{said}")
-
-
-def fill(argv: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
-    """`argv` with its placeholders replaced. Raises EngineUnavailable, naming the one that has no value."""
-    return tuple(_fill(argument, values) for argument in argv)
-
-
-def _fill(argument: str, values: Mapping[str, str]) -> str:
-    try:
-        parts = list(string.Formatter().parse(argument))
-    except ValueError as error:
-        raise EngineUnavailable(f"{argument!r}: {error}; write {{{{ and }}}} for braces") from error
-    filled = ""
-    for literal, name, spec, conversion in parts:
-        filled += literal
-        if name is None:
-            continue
-        if name == "weights" and name not in values:
-            raise EngineUnavailable(f"{argument!r} wants {{weights}}, but the profile has no `weights`")
-        if name not in values or spec or conversion:
-            known = ", ".join(f"{{{each}}}" for each in PLACEHOLDERS)
-            raise EngineUnavailable(f"{argument!r}: {{{name}}} is none of {known}; write {{{{ and }}}} for braces")
-        filled += values[name]
-    return filled

@@ -12,7 +12,8 @@ import pytest
 
 from llmgw.engine.manager import find_engines
 from llmgw.testing.engine_checks import ENGINE_CHECKS
-from llmgw_command.engine import PLACEHOLDERS, CommandEngine
+from llmgw_command.engine import CommandEngine
+from llmgw_command.placeholders import PLACEHOLDERS
 from llmgw_cpu.engine import CpuEngine
 from llmgw_vllm.engine import VllmEngine
 

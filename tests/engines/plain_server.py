@@ -1,6 +1,7 @@
 """A program as `engine: command` meets it: HTTP on the host and port it is told, nothing of llmgw inside.
 
-`plain_server.py HOST PORT [--key]`: answers /health and /v1/models. With --key it demands LLMGW_ENGINE_KEY.
+`plain_server.py HOST PORT [--key] [--load]`: answers /health and /v1/models. With --key it demands LLMGW_ENGINE_KEY;
+with --load it has /metrics.
 """
 
 import os
@@ -13,6 +14,10 @@ class Handler(BaseHTTPRequestHandler):
         open_to_all = self.path == "/health" or "--key" not in sys.argv
         if not open_to_all and self.headers["Authorization"] != f"Bearer {os.environ['LLMGW_ENGINE_KEY']}":
             self.answer(401, b'{"error": "wrong key"}')
+        elif self.path == "/metrics" and "--load" in sys.argv:
+            self.answer(
+                200, b'# TYPE own:running gauge\nown:running{slot="a b}"} 2.0\nown:running{slot="c"} 1\nown:waiting 1\n'
+            )
         elif self.path in ("/health", "/v1/models"):
             self.answer(200, b'{"data": []}')
         else:
@@ -29,7 +34,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    allow_reuse_address = False
+    allow_reuse_address = True  # a port that was used a moment ago is free
 
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
 """The `command` engine: what a profile may say, and what becomes of it."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
-from llmgw.engine import Exit, FailureKind, Level, ProfileSpec, Readiness, Slot
+from llmgw.catalog.load import load_catalog
+from llmgw.catalog.source import Source
+from llmgw.engine import Exit, FailureKind, Level, ProfileSpec, Readiness, Slot, WeightsSpec
 from llmgw.engine.manager import find_engines
-from llmgw.errors import EngineUnavailable
+from llmgw.errors import CatalogInvalid, EngineUnavailable
 from llmgw.ids import EngineName, ModelName, NodeName, ProfileName, ReplicaId
 from llmgw.units import Bytes
 from llmgw_command.engine import CommandEngine
@@ -37,16 +40,24 @@ def valid(options: dict[str, Any]) -> bool:
 def test_placeholders_are_filled_in_everywhere(tmp_path: Path) -> None:
     chosen = profile(
         command=["serve", "--at={host}:{port}", "{model}", "{weights}", "{context}x{parallel}", '{{"a": 1}}'],
-        args=("--more", "{port}"),
-        stop_command=["halt", "{port}"],
+        args=("--more", "{port}", "{draft}", "{files.mmproj}"),
+        stop_command=["halt", "own-{replica}", "{port}"],
         base_path="/api/",
     )
-    spec = ENGINE.launch(chosen, slot(tmp_path, weights=Path("/w.bin")), Level.FULL)
+    files = {"weights": Path("/w.bin"), "draft": Path("/d.bin"), "mmproj": Path("/m.bin")}
+    spec = ENGINE.launch(chosen, slot(tmp_path, **files), Level.FULL)
     assert list(spec.argv) == [
-        "serve", "--at=127.0.0.1:8123", "m", "/w.bin", "1024x2", '{"a": 1}', "--more", "8123",
+        "serve", "--at=127.0.0.1:8123", "m", "/w.bin", "1024x2", '{"a": 1}', "--more", "8123", "/d.bin", "/m.bin",
     ]  # fmt: skip
-    assert list(spec.stop_argv or ()) == ["halt", "8123"]
+    assert list(spec.stop_argv or ()) == ["halt", "own-r", "8123"]
     assert spec.url == "http://127.0.0.1:8123/api"
+    assert spec.key_file is None
+
+
+def test_the_key_file_is_asked_for_where_it_is_used(tmp_path: Path) -> None:
+    spec = ENGINE.launch(profile(command=["serve", "--key-from={key_file}"]), slot(tmp_path), Level.FULL)
+    assert spec.key_file == tmp_path / "key"
+    assert list(spec.argv) == ["serve", f"--key-from={tmp_path}/key"]
 
 
 @pytest.mark.parametrize(
@@ -63,6 +74,90 @@ def test_weights_that_the_profile_does_not_have_are_missed(tmp_path: Path) -> No
         ENGINE.launch(profile(command=["serve", "{weights}"]), slot(tmp_path), Level.FULL)
 
 
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("{weights}", "{weights} stands for a file, and the profile has no `weights`"),
+        ("{draft}", "{draft} stands for a file, and the profile has no `draft`"),
+        (
+            "--mm={files.mmpro}",
+            "{files.mmpro} stands for a file, and the profile has no `files: mmpro`; did you mean {files.mmproj}?",
+        ),
+        ("{prot}", "{prot} is no placeholder; {{ and }} stand for braces; did you mean {port}?"),
+        ('{"a": 1}', "expected text with no braces but {host}"),
+    ],
+)
+def test_what_a_placeholder_cannot_stand_for_is_told_when_the_catalog_is_read(argument: str, said: str) -> None:
+    files = {"mmproj": WeightsSpec(source="file:///m.bin")}
+    for chosen, path in (
+        (profile(command=["serve", argument]), ("options", "command", 1)),
+        (profile(command=["serve"], stop_command=[argument]), ("options", "stop_command", 0)),
+        (profile(command=["serve"], args=("-v", argument)), ("args", 1)),
+    ):
+        (complaint,) = ENGINE.check(replace(chosen, files=files))
+        assert tuple(complaint.path) == path
+        assert complaint.message.startswith(said)
+
+
+def test_a_placeholder_for_a_file_that_is_not_there_has_a_place_in_the_catalog() -> None:
+    text = """\
+apiVersion: llmgw/v1
+kind: Model
+name: own
+profiles:
+  - name: main
+    engine: command
+    files: {mmproj: {source: /m.bin}}
+    options:
+      command:
+        - serve
+        - --mm={files.mmpro}
+"""
+    with pytest.raises(CatalogInvalid) as caught:
+        load_catalog(Source(files={"a.yaml": text.encode()}), find_engines().rules())
+    (problem,) = caught.value.problems
+    assert str(problem).startswith("a.yaml:11:11: $.profiles[0].options.command[1]: {files.mmpro} stands for a file")
+
+
+METRICS = b"""# HELP own:running Requests.
+own:running{slot="a\\"} b"} 2.0
+own:running{slot="c"} 1e0 1700000000
+own:running_total 99
+own:waiting 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "body", "found"),
+    [
+        ({"running": "own:running", "waiting": "own:waiting"}, METRICS, (3, 1)),
+        ({"running": "own:running"}, METRICS, (3, 0)),
+        ({"running": "own:other"}, METRICS, None),
+        ({"running": "own:running", "waiting": "missing"}, METRICS, None),
+        ({"running": "/a/0/b~1c", "waiting": "/queue"}, b'{"a": [{"b/c": 4}], "queue": ["x", "y"]}', (4, 2)),
+        ({"running": "/busy"}, b'{"busy": true}', (1, 0)),
+        ({"running": "/busy"}, b'{"busy": "yes"}', None),
+        ({"running": "/busy/x"}, b'{"busy": 1}', None),
+        ({"running": "/busy"}, b"not json", None),
+        ({"running": "/busy"}, b'{"busy": -1}', None),
+        ({"running": "/busy"}, b'{"busy": NaN}', None),
+    ],
+)
+def test_load_is_read_from_metrics_or_json(where: dict[str, str], body: bytes, found: tuple[int, int] | None) -> None:
+    chosen = profile(command=["s"], load=where)
+    load = ENGINE.read_load_of(chosen, 200, body)
+    assert (None if load is None else (load.running, load.waiting)) == found
+    assert ENGINE.read_load_of(chosen, 500, body) is None
+
+
+def test_load_is_asked_for_only_where_the_profile_says_how() -> None:
+    assert ENGINE.load(profile(command=["s"])) is None
+    assert ENGINE.read_load_of(profile(command=["s"]), 200, METRICS) is None
+    request = ENGINE.load(profile(command=["s"], load={"running": "x"}))
+    assert request is not None
+    assert request.path == "/metrics"
+
+
 def test_options_are_checked_by_the_schema() -> None:
     assert valid({"command": ["serve", "{{}}", "{port}", ""]})
     assert not valid({})
@@ -70,6 +165,11 @@ def test_options_are_checked_by_the_schema() -> None:
     assert not valid({"command": "serve --port {port}"})
     assert not valid({"command": ["serve"], "health": "health"})
     assert not valid({"command": ["serve"], "helth": "/health"})
+    assert valid({"command": ["serve"], "load": {"path": "/m", "running": "a:b", "waiting": "/a/b"}})
+    assert not valid({"command": ["serve"], "load": {"waiting": "a:b"}})
+    assert not valid({"command": ["serve"], "load": {"running": "two words"}})
+    assert valid({"command": ["serve"], "key_variables": ["OWN_API_KEY"]})
+    assert not valid({"command": ["serve"], "key_variables": ["LLMGW_ENGINE_KEY"]})
 
 
 def test_health_and_then_the_probe_path_must_answer_200() -> None:
