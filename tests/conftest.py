@@ -30,6 +30,12 @@ def shared_cache() -> Path:
     return Path(given) if given else Path.home() / ".cache" / "llmgw-tests"
 
 
+@pytest.fixture(scope="session")
+def downloads() -> Path:
+    """Where tests keep what took long to get."""
+    return shared_cache()
+
+
 @contextmanager
 def _alone(root: Path) -> Iterator[None]:
     """One test process at a time: the others wait for its download rather than repeat it."""

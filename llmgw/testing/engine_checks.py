@@ -25,6 +25,7 @@ from llmgw.engine import Exit, FailureKind, HttpRequest, Level, WeightsFact
 from llmgw.engine.api import KEY_VARIABLE
 from llmgw.testing.engine_process import KEY, POLL, Broken, EngineCase, Running, free_port, running, slot_for
 from llmgw.units import Bytes, Wall
+from llmgw.weights.folder import read_metadata
 from llmgw.weights.manifest import metadata_of
 
 __all__ = ["ENGINE_CHECKS", "Broken", "EngineCase", "Running", "free_port", "running"]
@@ -234,7 +235,7 @@ async def _measure(case: EngineCase, directory: Path, level: Level) -> tuple[int
 
 def _fact(path: Path) -> WeightsFact:
     size = path.stat().st_size if path.is_file() else sum(each.stat().st_size for each in path.rglob("*"))
-    metadata = metadata_of(path) if path.is_file() else {}
+    metadata = metadata_of(path) if path.is_file() else read_metadata(path)
     return WeightsFact(source=f"file://{path}", entry=None, size=Bytes(size), last_wanted=Wall(0), metadata=metadata)
 
 

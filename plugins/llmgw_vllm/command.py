@@ -117,6 +117,7 @@ def environment(profile: ProfileSpec, slot: Slot) -> dict[str, str]:
         "VLLM_LOGGING_COLOR": "0",
         "VLLM_LOG_STATS_INTERVAL": "3600",  # seconds: a line every ten would fill the log of a busy engine
         "NO_COLOR": "1",
+        "PYTHONWARNINGS": "ignore",  # else they are the last words of each of its processes, whatever it died of
     }
     if profile.devices:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(slot.devices)

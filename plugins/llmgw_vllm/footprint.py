@@ -13,8 +13,9 @@ from llmgw_vllm.options import KV_TYPES
 
 Metadata = Mapping[str, str | int | float]
 
-BASE: Final = 1700 * MIB
-"""API server, engine core and one worker on the CPU, with no model: resident, 1.6 GiB measured (0.32.0)."""
+BASE: Final = 1850 * MIB
+"""API server, engine core and one worker on the CPU, with no model. Resident, at the peak of a full context in every
+slot, less what is added below: 1650 MiB with a model of 0.5 M parameters, 1920 to 1970 with one of 250 M (0.32.0)."""
 HOST_BASE: Final = 1 * GIB
 """API server and engine core, where workers are on accelerators. Not measured: no accelerator was at hand."""
 HOST_PER_DEVICE: Final = 3 * GIB

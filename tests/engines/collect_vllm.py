@@ -24,7 +24,7 @@ import tiny_llama
 from llmgw.engine import ProfileSpec
 from llmgw.engine.api import Slot
 from llmgw.ids import EngineName, ProfileName
-from llmgw.testing.engine_checks import EngineCase, Running, running
+from llmgw.testing.engine_process import EngineCase, Running, running
 from llmgw_vllm.engine import VllmEngine
 
 CORPUS = Path(__file__).with_name("corpus") / "vllm"
