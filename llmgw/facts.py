@@ -187,8 +187,8 @@ class EngineFact:
 class WeightsFact:
     """One cache entry of a node, or a file served in place.
 
-    `metadata` holds the scalars of a GGUF header (`general.architecture`, `llama.block_count`, ...), enough to
-    estimate memory without the file.
+    `metadata` holds the scalars of a GGUF header (`general.architecture`, `llama.block_count`, ...), or what
+    `weights.folder` tells of a directory: enough to estimate memory without the file.
     """
 
     source: str  #: canonical

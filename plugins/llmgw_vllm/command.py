@@ -2,83 +2,29 @@
 
 import json
 import os
-import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from llmgw.engine import ProfileSpec, Slot
 from llmgw.errors import EngineUnavailable
 from llmgw.weights.folder import read_metadata
+from llmgw_vllm.checks import SPACE, complaints
 from llmgw_vllm.footprint import Metadata, kv_cache
 from llmgw_vllm.options import DRAFT_TOKENS
 from llmgw_vllm.program import Program
 
-SPACE: Final = "VLLM_CPU_KVCACHE_SPACE"
 RANKS: Final = (8, 16, 32, 64, 128, 256, 320, 512)
 
 _LITTLE: Final = "0.01"
 """vLLM wants this share of an accelerator free before it starts, also when it is told the size of the KV cache. Its
 default of nine tenths would never be, beside another engine."""
 
-_OWNED: Final[Mapping[str, str]] = {
-    "--host": "llmgw chooses the address",
-    "--port": "llmgw chooses the port",
-    "--uds": "llmgw chooses the address",
-    "--api-key": "llmgw makes a key for each engine",
-    "--model": "it is the profile's `weights`",
-    "--tokenizer": "it is read from `weights`",
-    "--served-model-name": "it is the model's name",
-    "--max-model-len": "it is the profile's `context`",
-    "--tensor-parallel-size": "it follows from the profile's `devices`",
-    "--pipeline-parallel-size": "set options.pipeline_parallel",
-    "--data-parallel-size": "the profile's `devices` are one replica's",
-    "--device-ids": "llmgw chooses the accelerators",
-    "--max-num-seqs": "set `parallel`, or options.max_num_seqs",
-    "--max-num-batched-tokens": "set options.max_num_batched_tokens",
-    "--gpu-memory-utilization": "set options.gpu_memory_utilization",
-    "--device-memory-utilization": "set options.gpu_memory_utilization",
-    "--kv-cache-memory-bytes": "set options.kv_cache_mib",
-    "--kv-cache-dtype": "set options.kv_cache_dtype",
-    "--dtype": "set options.dtype",
-    "--quantization": "set options.quantization",
-    "--runner": "set options.runner",
-    "--enable-lora": "name the adapter as the file `lora`",
-    "--lora-modules": "name the adapter as the file `lora`",
-    "--speculative-config": "set options.speculative, and `draft`",
-    "--spec-model": "set options.speculative, and `draft`",
-    "--spec-method": "set options.speculative",
-    "--spec-tokens": "set options.speculative",
-    "--chat-template": "set options.chat_template, or the file `chat_template`",
-    "--trust-remote-code": "set options.trust_remote_code",
-    "--disable-log-stats": "llmgw reads the figures that it turns off",
-    "--root-path": "llmgw chooses the address",
-    "--ssl-keyfile": "llmgw speaks plain HTTP to an engine",
-    "--ssl-certfile": "llmgw speaks plain HTTP to an engine",
-    "--headless": "one process serves each replica",
-    "--grpc": "llmgw speaks HTTP to an engine",
-    "--config": "write what it would hold into the profile",
-}
-_SHORT: Final[Mapping[str, str]] = {
-    "-tp": "--tensor-parallel-size",
-    "-pp": "--pipeline-parallel-size",
-    "-dp": "--data-parallel-size",
-    "-q": "--quantization",
-    "-sc": "--speculative-config",
-}
-
-
-_OWNED_ENV: Final[Mapping[str, str]] = {
-    SPACE: "set options.kv_cache_mib",
-    "CUDA_VISIBLE_DEVICES": "llmgw chooses the accelerators",
-    "VLLM_API_KEY": "llmgw makes a key for each engine",
-}
-
 
 def argv(program: Program, profile: ProfileSpec, slot: Slot) -> tuple[str, ...]:
     """Reads the figures of the model from its directory. Raises EngineUnavailable for what cannot be run."""
-    check_args(profile.args)
-    check_env(profile.env)
+    if wrong := complaints(profile):  # a catalog with one is refused; a profile may come from elsewhere
+        raise EngineUnavailable(wrong[0].message)
     options, weights = profile.options, _directory(slot, "weights")
     # Inherited, it would outweigh the size that is asked for; set to nothing, vLLM trips over it.
     without = ("env", "-u", SPACE) if SPACE in os.environ else ()
@@ -128,26 +74,6 @@ def environment(profile: ProfileSpec, slot: Slot) -> dict[str, str]:
     return env
 
 
-def check_args(args: tuple[str, ...]) -> None:
-    """Raises EngineUnavailable for a flag that is llmgw's to set, under any of the spellings that vLLM takes."""
-    for argument in args:
-        if not argument.startswith("-"):
-            continue
-        name = re.split(r"[=.]", argument.replace("_", "-"), maxsplit=1)[0]
-        name = _SHORT.get(name, name)
-        # An unambiguous beginning of a flag is that flag.
-        owned = [flag for flag in _OWNED if flag == name or (len(name) > 4 and flag.startswith(name))]
-        if owned:
-            raise EngineUnavailable(f"{argument!r} does not belong in `args`: {_OWNED[owned[0]]}")
-
-
-def check_env(env: Collection[str]) -> None:
-    """Raises EngineUnavailable for a variable that would undo what llmgw sets."""
-    for name in env:
-        if name in _OWNED_ENV:
-            raise EngineUnavailable(f"{name} does not belong in `env`: {_OWNED_ENV[name]}")
-
-
 def figures(slot: Slot) -> dict[str, Metadata]:
     """By role. Raises EngineUnavailable."""
     found: dict[str, Metadata] = {}
@@ -173,12 +99,7 @@ def _directory(slot: Slot, role: str) -> Path:
 
 
 def _tensor_parallel(profile: ProfileSpec) -> int:
-    stages = profile.options.get("pipeline_parallel", 1)
-    if profile.devices == 0 and stages == 1:
-        return 1
-    if profile.devices < stages or profile.devices % stages:
-        raise EngineUnavailable(f"{profile.devices} devices cannot be split into {stages} stages of equal size")
-    return int(profile.devices // stages)
+    return max(1, int(profile.devices // profile.options.get("pipeline_parallel", 1)))
 
 
 def _memory(profile: ProfileSpec, slot: Slot) -> list[str]:
@@ -195,8 +116,6 @@ def _memory(profile: ProfileSpec, slot: Slot) -> list[str]:
 
 def _answering(options: Mapping[str, Any], slot: Slot) -> list[str]:
     flags: list[str] = []
-    if "chat_template" in options and "chat_template" in slot.files:
-        raise EngineUnavailable("options.chat_template and the file `chat_template` exclude each other: keep one")
     template = slot.files.get("chat_template", options.get("chat_template"))
     if template is not None:
         flags += ["--chat-template", str(template)]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
 from llmgw.engine import (
+    Complaint,
     Engine,
     EngineFact,
     EngineLoad,
@@ -24,6 +25,7 @@ from llmgw.engine import (
 from llmgw.errors import EngineUnavailable
 from llmgw.ids import EngineName
 from llmgw_vllm import command, failures, program
+from llmgw_vllm.checks import complaints
 from llmgw_vllm.footprint import estimate
 from llmgw_vllm.options import OPTIONS_SCHEMA
 
@@ -40,6 +42,9 @@ class VllmEngine(Engine):
     name: ClassVar = EngineName("vllm")
     options_schema: ClassVar = OPTIONS_SCHEMA
     roles: ClassVar = frozenset({"weights", "draft", "lora", "chat_template"})
+
+    def check(self, profile: ProfileSpec) -> Sequence[Complaint]:
+        return complaints(profile)
 
     def fingerprint(self) -> EngineFact:
         try:

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import os
+import shlex
 import stat
 import sys
 from pathlib import Path
@@ -20,7 +21,6 @@ from llmgw.ids import EngineName, ModelName, NodeName, ProfileName, ReplicaId
 from llmgw.units import GIB, MIB, Bytes, Wall
 from llmgw.weights.folder import read_metadata
 from llmgw_vllm import program
-from llmgw_vllm.command import check_args
 from llmgw_vllm.engine import VllmEngine
 from llmgw_vllm.footprint import BASE, estimate, kv_cache
 
@@ -121,8 +121,9 @@ def test_accelerators_are_named_and_split_over(tiny: Path, tmp_path: Path) -> No
     whole = kv_cache(chosen, {"weights": fact(tiny).metadata})
     assert whole is not None
     assert found["--kv-cache-memory-bytes"] == str(whole // 4)
-    with pytest.raises(EngineUnavailable, match="3 devices cannot be split into 2 stages"):
-        ENGINE.launch(profile(devices=3, options={"pipeline_parallel": 2}), at, Level.FULL)
+    for devices in (0, 1, 3):
+        (wrong,) = ENGINE.check(profile(devices=devices, options={"pipeline_parallel": 2}))
+        assert f"{devices} devices cannot be split into 2 stages" in wrong.message
 
 
 def test_options_become_flags(tiny: Path, tmp_path: Path) -> None:
@@ -173,8 +174,8 @@ def test_a_draft_model_proposes_tokens(tiny: Path, tmp_path: Path) -> None:
 def test_a_template_comes_from_a_file_or_from_the_options(tiny: Path, tmp_path: Path) -> None:
     at = slot(tmp_path, weights=tiny, chat_template=Path("/t.jinja"))
     assert flags(profile(), at)["--chat-template"] == "/t.jinja"
-    with pytest.raises(EngineUnavailable, match="exclude each other"):
-        ENGINE.launch(profile(options={"chat_template": "{{ x }}"}), at, Level.FULL)
+    (wrong,) = ENGINE.check(profile(options={"chat_template": "{{ x }}"}, files={"chat_template": object()}))
+    assert "exclude each other" in wrong.message
 
 
 @pytest.mark.parametrize(
@@ -186,8 +187,10 @@ def test_a_template_comes_from_a_file_or_from_the_options(tiny: Path, tmp_path: 
     ],
 )  # fmt: skip
 def test_flags_that_llmgw_sets_are_refused_in_args_with_advice(arguments: tuple[str, ...]) -> None:
-    with pytest.raises(EngineUnavailable, match="does not belong in `args`: "):
-        check_args(arguments)
+    (wrong,) = ENGINE.check(profile(args=arguments))
+    assert "does not belong in `args`: " in wrong.message
+    assert wrong.path[0] == "args"
+    assert arguments[int(wrong.path[1])].startswith("-")
 
 
 @pytest.mark.parametrize(
@@ -200,7 +203,7 @@ def test_flags_that_llmgw_sets_are_refused_in_args_with_advice(arguments: tuple[
     ],
 )  # fmt: skip
 def test_other_flags_pass(arguments: tuple[str, ...]) -> None:
-    check_args(arguments)
+    assert not ENGINE.check(profile(args=arguments))
 
 
 def test_variables_that_would_undo_what_llmgw_sets_are_refused_or_overruled(
@@ -282,8 +285,12 @@ def test_served_by_the_program_the_model_comes_without_a_flag(tiny: Path, tmp_pa
 
 def test_a_python_without_vllm_is_told_from_one_that_does_not_run(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", os.defpath)
+    here = shlex.quote(sys.executable)
     for python, why in (
-        (script(tmp_path / "without", f'#!/bin/sh\nexec {sys.executable} -S "$@"\n'), "has no vLLM; install"),
+        (
+            script(tmp_path / "without", f'#!/bin/sh\nexec {here} -S "$@"\n'),
+            "has no vLLM; install",
+        ),
         (script(tmp_path / "broken", "#!/bin/sh\nexit 3\n"), "cannot be asked for vLLM"),
     ):
         monkeypatch.setenv(program.VARIABLE, str(python))
