@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -111,7 +112,11 @@ class ScriptEngine(Engine):
         shell = profile.options.get("command")
         argv: Sequence[str] = ["/bin/sh", "-c", str(shell)] if shell else server
         given = slot.files.get("weights")
-        env = {"SERVER": " ".join(server), "WEIGHTS": "" if given is None else str(given)}
+        # A shell splits SERVER into words, and the interpreter's own path may hold spaces.
+        python = slot.directory / "python"
+        python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+        python.chmod(0o755)
+        env = {"SERVER": " ".join([str(python), *server[1:]]), "WEIGHTS": "" if given is None else str(given)}
         stop = profile.options.get("stop")
         return LaunchSpec(
             argv=argv, url=f"http://{slot.host}:{slot.port}", env=env, stop_argv=stop, key_variables=("SCRIPT_KEY",)
