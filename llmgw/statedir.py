@@ -5,6 +5,7 @@ import os
 import secrets
 import shlex
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,11 @@ class StateDir:
     @property
     def replicas(self) -> Path:
         return self.root / "replicas"
+
+    @property
+    def logs(self) -> Path:
+        """Logs of ended replicas, by model."""
+        return self.root / "logs"
 
     @property
     def last_good(self) -> Path:
@@ -132,14 +138,18 @@ class StateLock:
         self._state = state
         self._fd: int | None = None
 
-    def acquire(self, identity: str) -> None:
-        """Raises StateDirError, naming the process that holds it."""
+    def acquire(self, identity: str, *, patience: float = 1.0) -> None:
+        """Raises StateDirError, naming the process that holds it still after `patience` seconds.
+
+        A process that has just died may hold it a moment longer: its last threads, or a child between fork and exec,
+        still have the descriptor.
+        """
         try:
             fd = os.open(self._state.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StateDirError(f"cannot use {self._state.lock_file}: {error.strerror}") from error
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(fd, patience)
         except OSError as error:
             os.close(fd)
             owner = self._state.lock_owner()
@@ -161,6 +171,18 @@ class StateLock:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+def _lock(fd: int, patience: float) -> None:
+    """Raises OSError when it is still held after `patience` seconds."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.02)
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o644) -> None:
