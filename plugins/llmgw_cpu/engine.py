@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from llmgw.engine import (
+    Complaint,
     Engine,
     EngineFact,
     EngineLoad,
@@ -44,6 +45,15 @@ class CpuEngine(Engine):
     name: ClassVar = EngineName("cpu")
     options_schema: ClassVar = OPTIONS_SCHEMA
 
+    def check(self, profile: ProfileSpec) -> Sequence[Complaint]:
+        found = []
+        if profile.args:
+            found.append(Complaint(path=("args",), message="the engine cpu has no command line: use `options`"))
+        if profile.devices:
+            message = "the engine cpu uses no accelerators: set 0, or use another engine"
+            found.append(Complaint(path=("devices",), message=message))
+        return found
+
     def fingerprint(self) -> EngineFact:
         # Found, not imported: importing would load llama.cpp into this process for good.
         found = importlib.util.find_spec("xllamacpp")
@@ -59,10 +69,8 @@ class CpuEngine(Engine):
         return shorter_context(profile, level)
 
     def launch(self, profile: ProfileSpec, slot: Slot, level: Level) -> LaunchSpec:
-        if profile.args:
-            raise EngineUnavailable("the engine cpu takes no `args`: it has no command line; use `options`")
-        if profile.devices:
-            raise EngineUnavailable("the engine cpu uses no accelerators: set `devices: 0`, or use another engine")
+        for wrong in self.check(profile):
+            raise EngineUnavailable(f"{'.'.join(map(str, wrong.path))}: {wrong.message}")
         if "weights" not in slot.files:
             raise EngineUnavailable("the engine cpu needs `weights`: name a GGUF file")
         config = {

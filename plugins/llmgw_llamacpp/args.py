@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from llmgw.engine import ProfileSpec
-from llmgw.errors import EngineUnavailable
 from llmgw.weights.footprint import KV_TYPES
 from llmgw_llamacpp.options import UBATCH
 
@@ -128,27 +127,15 @@ def settings(profile: ProfileSpec) -> Settings:
     )
 
 
-def check(profile: ProfileSpec) -> None:
-    """Raises EngineUnavailable on a flag that is llmgw's own, or one that needs an accelerator where there is none."""
-    for flag in flags(profile.args):
-        if (advice := OWNED.get(flag)) is not None:
-            raise EngineUnavailable(f"args: {flag} is not for a profile to set: {advice}")
-    if not profile.devices and (found := needs_devices(profile.args)) is not None:
-        raise EngineUnavailable(f"args: {found} speaks of accelerators, and the profile has `devices: 0`")
+def needs_device(flag: str) -> bool:
+    """Whether it makes sense on accelerators only."""
+    name = _NAMES.get(flag) or _SWITCHES.get(flag, ("", False))[0]
+    return flag in _DEVICE_FLAGS or name in _DEVICE_NAMES
 
 
-def needs_devices(args: Sequence[str]) -> str | None:
-    """The first flag of `args` that makes sense on accelerators only."""
-    for flag in flags(args):
-        name = _NAMES.get(flag) or _SWITCHES.get(flag, ("", False))[0]
-        if flag in _DEVICE_FLAGS or name in _DEVICE_NAMES:
-            return flag
-    return None
-
-
-def flags(args: Sequence[str]) -> Iterator[str]:
-    """What looks like a flag, as llama.cpp spells it: it takes `--ctx_size` for `--ctx-size`."""
-    return (_spelt(each) for each in args if re.match(r"--?[A-Za-z]", each))
+def flags(args: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """What looks like a flag, and where, as llama.cpp spells it: it takes `--ctx_size` for `--ctx-size`."""
+    return ((index, _spelt(each)) for index, each in enumerate(args) if re.match(r"--?[A-Za-z]", each))
 
 
 def _spelt(flag: str) -> str:

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from llmgw.engine import ProfileSpec, Slot
 from llmgw.errors import EngineUnavailable
-from llmgw_llamacpp import args
-from llmgw_llamacpp.options import DEVICE_OPTIONS, DRAFT_VALUES, SWITCHES, VALUES
+from llmgw_llamacpp.checks import complaints
+from llmgw_llamacpp.options import DRAFT_VALUES, SWITCHES, VALUES
 
 _PING: Final = 1
 """Seconds between pings on a stream. llama-server notices only there that it is to stop: with its own 30 s, an answer
@@ -34,21 +34,10 @@ def argv(binary: str, profile: ProfileSpec, slot: Slot) -> tuple[str, ...]:
 
 
 def _check(profile: ProfileSpec, slot: Slot) -> None:
-    args.check(profile)
-    options = profile.options
     if "weights" not in slot.files:
         raise EngineUnavailable("the engine llamacpp needs `weights`: name a GGUF file")
-    if not profile.devices and (found := sorted(DEVICE_OPTIONS & options.keys())):
-        raise EngineUnavailable(f"options.{found[0]} speaks of accelerators, and the profile has `devices: 0`")
-    if "draft" not in slot.files and (found := sorted({*DRAFT_VALUES, "draft_type"} & options.keys())):
-        raise EngineUnavailable(f"options.{found[0]} needs `draft`: name the draft model's file")
-    if "chat_template" in slot.files and "chat_template" in options:
-        raise EngineUnavailable("the profile names two chat templates: in `files` and in `options`; leave one out")
-    if lost := sorted(options.get("lora_scales", {}).keys() - slot.files.keys()):
-        raise EngineUnavailable(f"options.lora_scales names {lost[0]}, which is not in `files`")
-    for pattern in (each.partition("=")[0] for each in options.get("override_tensor", ())):
-        if not args.is_pattern(pattern):
-            raise EngineUnavailable(f"options.override_tensor: {pattern!r} is no regular expression")
+    for wrong in complaints(profile, slot.files.keys()):
+        raise EngineUnavailable(f"{'.'.join(map(str, wrong.path))}: {wrong.message}")
 
 
 def _devices(profile: ProfileSpec) -> Iterator[str]:

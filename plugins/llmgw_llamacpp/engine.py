@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from llmgw.engine import (
+    Complaint,
     Engine,
     EngineFact,
     EngineLoad,
@@ -25,6 +26,7 @@ from llmgw.engine import (
 from llmgw.errors import EngineUnavailable
 from llmgw.ids import EngineName
 from llmgw_llamacpp import args, binary, causes, command
+from llmgw_llamacpp.checks import complaints
 from llmgw_llamacpp.footprint import estimate
 from llmgw_llamacpp.options import DEVICE_OPTIONS, OPTIONS_SCHEMA
 
@@ -43,6 +45,9 @@ class LlamaCppEngine(Engine):
         {"weights", "draft", "mmproj", "chat_template", "lora", *(f"lora_{number}" for number in range(1, LORAS))}
     )
 
+    def check(self, profile: ProfileSpec) -> Sequence[Complaint]:
+        return tuple(complaints(profile, profile.roles.keys()))
+
     def fingerprint(self) -> EngineFact:
         path = binary.default()
         if path is None:
@@ -57,7 +62,8 @@ class LlamaCppEngine(Engine):
 
     def shrink(self, profile: ProfileSpec, level: Level) -> ProfileSpec | None:
         smaller = shorter_context(profile, level)
-        if level is not Level.MINIMAL or not profile.devices or args.needs_devices(profile.args):
+        tied = any(args.needs_device(flag) for _, flag in args.flags(profile.args))
+        if level is not Level.MINIMAL or not profile.devices or tied:
             return smaller
         options = {name: value for name, value in profile.options.items() if name not in DEVICE_OPTIONS}
         return replace(smaller or profile, devices=0, options=options, memory=None, host_memory=None)

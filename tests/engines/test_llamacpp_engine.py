@@ -258,21 +258,30 @@ def test_a_flag_that_is_llmgws_own_is_refused_with_advice(flag: str, program: Pa
 def test_a_profile_that_contradicts_itself_is_refused(program: Path, tmp_path: Path) -> None:
     wrong: list[tuple[ProfileSpec, dict[str, Any], str]] = [
         (profile(), {"files": {}}, "needs `weights`"),
-        (profile(options={"gpu_layers": 3}), {}, r"options\.gpu_layers speaks of accelerators"),
+        (profile(options={"gpu_layers": 3}), {}, r"options\.gpu_layers: speaks of accelerators"),
         (profile(args=("-ngl", "99")), {}, "-ngl speaks of accelerators"),
-        (profile(options={"draft_n_max": 3}), {}, r"options\.draft_n_max needs `draft`"),
-        (profile(options={"lora_scales": {"lora": 1}}), {}, "names lora, which is not in `files`"),
+        (profile(options={"draft_n_max": 3}), {}, r"options\.draft_n_max: needs `draft`"),
+        (profile(options={"lora_scales": {"lora": 1}}), {}, r"options\.lora_scales\.lora: `files` has no adapter"),
         (
             profile(options={"chat_template": "chatml"}),
             {"files": {"weights": Path("/w"), "chat_template": Path("/t")}},
-            "two chat templates",
+            "names a chat template too",
         ),
-        (profile(devices=1, options={"override_tensor": ["(=CPU"]}), {}, "no regular expression"),
+        (profile(devices=1, options={"override_tensor": ["(=CPU"]}), {}, "must be a regular expression"),
         (profile(), {"files": {"weights": Path("/w"), "lora": Path("/a,b.gguf")}}, "',' or ':'"),
     ]
     for chosen, changes, said in wrong:
         with pytest.raises(EngineUnavailable, match=said):
             argv(tmp_path, chosen, **changes)
+
+
+def test_what_is_wrong_is_said_when_the_catalog_is_read() -> None:
+    wrong = profile(args=("--top-k", "3", "--port", "8080", "-ngl", "9"), options={"draft_n_max": 3, "cpu_moe": True})
+    assert [each.path for each in ENGINE.check(wrong)] == [
+        ("args", 2), ("args", 4), ("options", "cpu_moe"), ("options", "draft_n_max"),
+    ]  # fmt: skip
+    spec = WeightsSpec(source="file:///x")
+    assert not ENGINE.check(profile(weights=spec, draft=spec, options={"draft_n_max": 3}, args=("--top-k", "3")))
 
 
 def test_further_flags_come_last_so_that_they_count(program: Path, tmp_path: Path) -> None:
