@@ -181,6 +181,8 @@ class EngineFact:
     version: str | None = None
     path: str | None = None  #: of the program or package that would run
     why: str | None = None  #: why it cannot be used, and how to get it
+    own_program: tuple[str, ...] = ()
+    """Options by which a profile names a program of its own: `why` is of the default one, and does not concern it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

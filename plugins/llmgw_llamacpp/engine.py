@@ -50,12 +50,13 @@ class LlamaCppEngine(Engine):
 
     def fingerprint(self) -> EngineFact:
         path = binary.default()
+        known = EngineFact(name=self.name, path=path, own_program=("binary",))
         if path is None:
-            return EngineFact(name=self.name, why=f"no llama-server was found: {binary.HOW}")
+            return replace(known, why=f"no llama-server was found: {binary.HOW}")
         try:
-            return EngineFact(name=self.name, version=binary.version(path), path=path)
+            return replace(known, version=binary.version(path))
         except (OSError, ValueError) as error:
-            return EngineFact(name=self.name, why=f"{path} cannot be run: {error}; {binary.HOW}")
+            return replace(known, why=f"{path} cannot be run: {error}; {binary.HOW}")
 
     def footprint(self, profile: ProfileSpec, files: Mapping[str, WeightsFact], level: Level) -> Footprint | None:
         return estimate(profile, files)

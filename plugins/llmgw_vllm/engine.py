@@ -35,6 +35,9 @@ KEY: Final = "VLLM_API_KEY"
 
 _LOAD: Final = re.compile(rb"^vllm:num_requests_(running|waiting)(?:\{[^}\n]*\})? (\S+)", re.MULTILINE)
 
+OWN_PROGRAM: Final = ("python", "binary")
+"""Options by which a profile names a vLLM of its own."""
+
 
 class VllmEngine(Engine):
     """vLLM's OpenAI server, on accelerators or with its CPU build, for directories in Hugging Face layout."""
@@ -50,9 +53,9 @@ class VllmEngine(Engine):
         try:
             found = program.find({})
         except EngineUnavailable as error:
-            return EngineFact(name=self.name, why=str(error))
+            return EngineFact(name=self.name, why=str(error), own_program=OWN_PROGRAM)
         version, why = program.look(found)
-        return EngineFact(name=self.name, version=version, path=found.path, why=why)
+        return EngineFact(name=self.name, version=version, path=found.path, why=why, own_program=OWN_PROGRAM)
 
     def footprint(self, profile: ProfileSpec, files: Mapping[str, WeightsFact], level: Level) -> Footprint | None:
         return estimate(profile, files)

@@ -224,6 +224,7 @@ def test_without_a_binary_the_engine_says_how_to_get_one(tmp_path: Path, monkeyp
     assert why is not None
     for way in ("options.binary", "LLMGW_LLAMA_SERVER", "PATH", "https://"):
         assert way in why
+    assert ENGINE.fingerprint().own_program == ("binary",), "a profile that names one needs no default"
     with pytest.raises(EngineUnavailable, match="no llama-server was found"):
         ENGINE.launch(profile(), slot(tmp_path), Level.FULL)
 

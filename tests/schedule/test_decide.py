@@ -191,6 +191,15 @@ def test_an_engine_that_is_missing_is_said_with_its_reason() -> None:
     assert none.unschedulable[0].rejections[0].reason is Reason.ENGINE
 
 
+def test_a_profile_with_a_program_of_its_own_needs_no_default_one() -> None:
+    broken = EngineFact(name=CPU, why="no program was found", own_program=("binary",))
+    plain = model("a")
+    own = replace(plain, profiles=(replace(plain.profiles[0], options={"binary": "/opt/x"}),))
+    for one, launches in ((plain, 0), (own, 1)):
+        plan = plan_for(catalog(one), observed(sizes=[(one, 4)], node=report(engines=[broken])))
+        assert len(plan.launches) == launches
+
+
 def test_weights_that_do_not_fit_the_disk_are_refused_before_the_first_byte() -> None:
     weights = WeightsSpec(source="pypi://d==1/w.gguf", size=gib(5))
     a = model("a", weights=weights)
