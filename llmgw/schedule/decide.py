@@ -302,5 +302,5 @@ class _Room:
 def _engine_missing(report: NodeReport, profile: ProfileSpec) -> str | None:
     for engine in report.engines:
         if engine.name == profile.engine:
-            return engine.why
+            return None if profile.options.keys() & set(engine.own_program) else engine.why
     return f"the node has no engine {profile.engine!r}"
