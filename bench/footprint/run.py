@@ -62,10 +62,10 @@ def profile(engine: Engine, context: int, parallel: int, **options: Any) -> Prof
 def settings(model: Path, scratch: Path) -> Iterator[Setting]:
     both = [
         (4096, 1, {}, "f16 cache"),
-        (2048, 4, {}, "f16 cache"),
-        (8192, 1, {"cache_type_k": "q8_0", "cache_type_v": "q8_0", "flash_attn": "on"}, "q8_0 cache"),
+        (1024, 4, {}, "f16 cache"),
+        (2048, 2, {"cache_type_k": "q8_0", "cache_type_v": "q8_0", "flash_attn": "on"}, "q8_0 cache"),
         (2048, 1, {"ubatch_size": 1024}, "ubatch_size 1024"),
-        (2048, 2, {"flash_attn": "off"}, "without flash attention"),
+        (2048, 1, {"flash_attn": "off"}, "without flash attention"),
         (512, 1, {"embeddings": True, "pooling": "mean"}, "embeddings"),
     ]
     engines: list[Engine] = [CpuEngine(), *([LlamaCppEngine()] if binary.default() else [])]
@@ -80,7 +80,7 @@ def settings(model: Path, scratch: Path) -> Iterator[Setting]:
         engine = LlamaCppEngine()
         first, *_ = gguf_files.split(model, scratch, 3)
         adapter = gguf_files.adapter(scratch / "lora.gguf", rank=64)
-        chosen = profile(engine, 2048, 2)
+        chosen = profile(engine, 1024, 2)
         yield Setting(engine=engine, what="itself as draft", profile=chosen, files={"weights": model, "draft": model})
         beside = {"weights": first, "lora": adapter}
         yield Setting(engine=engine, what="three files, and a LoRA adapter", profile=chosen, files=beside)
