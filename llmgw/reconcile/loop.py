@@ -95,7 +95,7 @@ class Controller:
         await dispatch.apply(self._store, plan, seen, catalog, now, self._record)
         told = statuses(plan, wishes, catalog, seen.observed, stopped=seen.stopped is not None)
         await dispatch.write_statuses(self._store, told)
-        await status.write(self._store, self._live.state(), told, now)
+        await status.write(self._store, self._live.state(), told, now, stopped=seen.stopped is not None)
         self._report_changes(told, now)
         return _until_due(plan, now)
 

@@ -17,7 +17,9 @@ PASS_TOLD = 10.0
 """Seconds between two stamps of a pass: passes that change nothing must not wake whoever watches."""
 
 
-async def write(store: Store, state: CatalogState, models: Sequence[ModelStatus], now: Instant) -> None:
+async def write(
+    store: Store, state: CatalogState, models: Sequence[ModelStatus], now: Instant, *, stopped: bool = False
+) -> None:
     """Replace `catalog/status`. A condition keeps its `since` while its status stays."""
     entry = await store.get(keys.CATALOG_STATUS)
     before = CatalogStatus(source="") if entry is None else decode(entry.value, CatalogStatus, where=entry.key)
@@ -30,28 +32,28 @@ async def write(store: Store, state: CatalogState, models: Sequence[ModelStatus]
         problems=state.problems,
         error=state.error,
         watcher=state.watcher,
-        conditions=conditions(state, models, before.conditions, now),
+        conditions=conditions(state, models, before.conditions, now, stopped=stopped),
         passed_at=told if told is not None and now.since(told) < PASS_TOLD else now.wall,
     )
     await store.put(keys.CATALOG_STATUS, encode(value))
 
 
 def conditions(
-    state: CatalogState, models: Sequence[ModelStatus], before: Sequence[Condition], now: Instant
+    state: CatalogState,
+    models: Sequence[ModelStatus],
+    before: Sequence[Condition],
+    now: Instant,
+    *,
+    stopped: bool = False,
 ) -> tuple[Condition, ...]:
-    """Ready: the newest revision is in force and every wanted model serves. Reconciling: some are on their way.
-    Stalled: something will not come right by itself. Pure."""
+    """Ready: the newest revision is in force and every model of it serves. Reconciling: some are on their way.
+    Stalled: something will not come right by itself. `stopped`: by the operator's switch. Pure."""
     wanted = [model for model in models if model.wanted > 0]
-    ready = [model for model in wanted if model.state is ModelState.READY]
     loading = [model for model in wanted if model.state is ModelState.LOADING]
     stuck = [model for model in wanted if model.state in STUCK]
     reason, message = _stalled(state, stuck)
     current = [
-        Condition(
-            type=ConditionType.READY,
-            status=not reason and state.applied is not None and len(ready) == len(wanted),
-            message=f"{len(ready)} of {len(wanted)} models ready",
-        ),
+        _ready(state, wanted, stopped=stopped),
         Condition(
             type=ConditionType.RECONCILING,
             status=bool(loading),
@@ -60,6 +62,23 @@ def conditions(
         Condition(type=ConditionType.STALLED, status=bool(reason), reason=reason, message=message),
     ]
     return tuple(_since(condition, before, now) for condition in current)
+
+
+def _ready(state: CatalogState, wanted: Sequence[ModelStatus], *, stopped: bool) -> Condition:
+    """Where it does not hold its reason and message say why, what still serves included."""
+    count = sum(model.state is ModelState.READY for model in wanted)
+    serving = f"{count} of {len(wanted)} models ready" if wanted else "no model is wanted"
+    if state.applied is None:
+        reason, message = "NoCatalog", "no catalog is in force"
+    elif stopped:
+        reason, message = "SystemStopped", "stopped by the operator"
+    elif state.error is not None:
+        reason, message = "SourceUnavailable", f"the catalog cannot be read; of the one in force {serving}"
+    elif state.problems:
+        reason, message = "CatalogInvalid", f"the newest catalog is invalid; of the one in force {serving}"
+    else:
+        reason, message = "" if count == len(wanted) else "ModelsNotReady", serving
+    return Condition(type=ConditionType.READY, status=not reason, reason=reason, message=message)
 
 
 def _stalled(state: CatalogState, stuck: Sequence[ModelStatus]) -> tuple[str, str]:

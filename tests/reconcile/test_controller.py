@@ -7,9 +7,10 @@ from pathlib import Path
 
 from make import NODE, NOW, catalog, gib, model, report
 
-from llmgw.catalog.live import LiveCatalog
+from llmgw.catalog.live import CatalogState, LiveCatalog
 from llmgw.catalog.spec import Catalog, ModelSpec
 from llmgw.engine.manager import Engines
+from llmgw.errors import Problem
 from llmgw.facts import (
     EngineLoad,
     Event,
@@ -22,8 +23,9 @@ from llmgw.facts import (
     ReplicaUse,
     Usage,
 )
-from llmgw.ids import ReplicaId
+from llmgw.ids import ModelName, ReplicaId, Revision
 from llmgw.plan import Assignment, Endpoint, ModelState, ModelStatus, Stopped, Want
+from llmgw.reconcile import status
 from llmgw.reconcile.loop import Controller
 from llmgw.reconcile.sync import publish
 from llmgw.store import keys
@@ -437,3 +439,32 @@ async def test_a_fault_of_our_own_in_a_pass_ends_nothing() -> None:
         await asyncio.wait([running])
     assert running.cancelled()
     assert len(await world.assignments()) == 1
+
+
+def test_ready_says_why_it_does_not_hold() -> None:
+    """What `llmgw status` shows beside `Ready`, with one of two models serving."""
+    good = CatalogState(source="/c", attempted=Revision("r1"), applied=Revision("r1"))
+    bad = replace(
+        good, attempted=Revision("r2"), problems=(Problem(file="a.yaml", line=1, column=1, path="$", message="no"),)
+    )
+    up = ModelStatus(model=ModelName("a"), state=ModelState.READY, wanted=1)
+    down = ModelStatus(model=ModelName("b"), state=ModelState.LOADING, reason="starting", wanted=1)
+    off = replace(up, state=ModelState.STOPPED, wanted=0)
+
+    def ready(state: CatalogState, *models: ModelStatus, stopped: bool = False) -> tuple[bool, str, str]:
+        condition = next(
+            c for c in status.conditions(state, models, (), NOW, stopped=stopped) if c.type is ConditionType.READY
+        )
+        return condition.status, condition.reason, condition.message
+
+    assert ready(good, up) == (True, "", "1 of 1 models ready")
+    assert ready(good) == (True, "", "no model is wanted")
+    assert ready(good, up, down) == (False, "ModelsNotReady", "1 of 2 models ready")
+    assert ready(good, off, stopped=True) == (False, "SystemStopped", "stopped by the operator")
+    assert ready(bad, up, up) == (
+        False, "CatalogInvalid", "the newest catalog is invalid; of the one in force 2 of 2 models ready",
+    )  # fmt: skip
+    assert ready(replace(good, error="gone"), up) == (
+        False, "SourceUnavailable", "the catalog cannot be read; of the one in force 1 of 1 models ready",
+    )  # fmt: skip
+    assert ready(CatalogState(source="/c"))[:2] == (False, "NoCatalog")
