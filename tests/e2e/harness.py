@@ -157,6 +157,11 @@ class Daemon:
         """A command's JSON."""
         return json.loads(self.cli(*arguments, "--json").stdout)
 
+    def admin(self, path: str) -> httpx.Response:
+        """GET from the admin API itself: for asking often, which a command is too slow for."""
+        headers = {"authorization": f"Bearer {self._admin['token']}"}
+        return httpx.get(f"{self._admin['url']}{path}", headers=headers, trust_env=False)
+
     def replicas(self) -> dict[str, dict[str, Any]]:
         """Ready replicas by model."""
         return {r["model"]: r for r in self.ask("replicas")["replicas"] if r["state"] == "ready"}
