@@ -231,7 +231,12 @@ class _Up:
             raise _cannot_listen(options.listen, "--listen", error) from error
         token = secrets.token_hex(16)
         app = create_app(
-            store=parts.store, events=parts.events, token=token, node=options.node, collect=[gateway.collect]
+            store=parts.store,
+            events=parts.events,
+            token=token,
+            node=options.node,
+            collect=[gateway.collect],
+            state=self._state,
         )
         admin = _AdminServer(app, options.admin)
         return admin, AdminAddress(url=_url(*admin.address), token=token, gateway=_url(*gateway.address))

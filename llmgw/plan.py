@@ -173,6 +173,8 @@ class ModelStatus:
     attempts: int = 0
     revision: Revision | None = None
     rejections: tuple[Rejection, ...] = ()
+    why: str = ""  #: it is wanted so often
+    footprint: Footprint | None = None  #: what its placement counts; None: not known yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

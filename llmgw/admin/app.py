@@ -12,11 +12,13 @@ from llmgw.admin import metrics, reading, views
 from llmgw.admin.answers import answer, failure
 from llmgw.admin.collecting import collect_listing
 from llmgw.admin.guard import Guard
-from llmgw.admin.shapes import StopRequest, SwitchOutput
+from llmgw.admin.model_routes import NotThere, model_routes
+from llmgw.admin.shapes import NOT_THERE, StopRequest, SwitchOutput
 from llmgw.clock import Clock, SystemClock
 from llmgw.errors import LlmgwError, StaleRevision
 from llmgw.ids import NodeName
 from llmgw.plan import Stopped
+from llmgw.statedir import StateDir
 from llmgw.store import keys
 from llmgw.store.api import Store
 from llmgw.store.codec import decode, encode
@@ -34,20 +36,23 @@ def create_app(
     collect: Sequence[metrics.Collect] = (),
     clock: Clock | None = None,
     hosts: Collection[str] = (),
+    state: StateDir | None = None,
 ) -> FastAPI:
     """The application.
 
-    `collect`: called at each scrape, for metrics of other parts. `hosts`: names besides loopback's and the address
-    that it listens on under which it may be asked.
+    `collect`: called at each scrape, for metrics of other parts. `state`: where engines' logs are read. `hosts`: names
+    besides loopback's and the address that it listens on under which it may be asked.
     """
     # No OpenAPI page: FastAPI's loads its scripts from a network that a server may not have.
     app = FastAPI(title="llmgw", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.include_router(_open_routes(store, collect))
     app.include_router(_looking_routes(store, events, node, clock or SystemClock()), prefix="/api/v1")
+    app.include_router(model_routes(store, events, state, clock or SystemClock()), prefix="/api/v1")
     app.include_router(_switch_routes(store, clock or SystemClock()), prefix="/api/v1")
     app.add_middleware(Guard, token=token, hosts=hosts)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _bad_parameter)
+    app.add_exception_handler(NotThere, _not_there)
     app.add_exception_handler(LlmgwError, _our_error)
     app.add_exception_handler(Exception, _bug)
     return app
@@ -151,6 +156,10 @@ async def _bad_parameter(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     wrong = "; ".join(f"{'.'.join(map(str, each['loc'][1:]))}: {each['msg']}" for each in error.errors())
     return failure(400, "bad_request", wrong)
+
+
+async def _not_there(request: Request, error: Exception) -> Response:
+    return failure(404, NOT_THERE, str(error))
 
 
 async def _our_error(request: Request, error: Exception) -> Response:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from llmgw.catalog.spec import ModelSpec
-from llmgw.facts import NodeReport
+from llmgw.facts import NodeReport, RecoveryRecord
 from llmgw.ids import ModelName, NodeName, ReplicaId
 from llmgw.plan import Assignment, ModelStatus, Stopped
 from llmgw.store import keys
@@ -52,6 +52,16 @@ async def look(store: Store) -> Seen:
 async def history(store: Store) -> tuple[HistoryEntry, ...]:
     """Applied catalogs, oldest first."""
     return tuple(_read(entry, HistoryEntry) for entry in (await store.list(keys.HISTORY)).entries)
+
+
+async def recoveries(store: Store, model: ModelName) -> tuple[tuple[NodeName, RecoveryRecord], ...]:
+    """What is remembered of a model's failures, by node; of several specs, the newest."""
+    newest: dict[NodeName, RecoveryRecord] = {}
+    for entry in (await store.list(keys.RECOVERY)).entries:
+        record, node = _read(entry, RecoveryRecord), NodeName(keys.last(entry.key))
+        if record.model == model and (node not in newest or newest[node].last.at < record.last.at):
+            newest[node] = record
+    return tuple(sorted(newest.items()))
 
 
 async def _get(store: Store, key: str, kind: type[T]) -> T | None:

@@ -5,11 +5,15 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from llmgw.admin.shapes import OUTPUTS
+from llmgw.admin.stories import STORIES
+
+ALL: Final = {**OUTPUTS, **STORIES}
+"""Every output by its schema's name."""
 
 
 def file_name(output: str) -> str:
@@ -18,7 +22,7 @@ def file_name(output: str) -> str:
 
 def schema_of(output: str) -> dict[str, Any]:
     """Draft 2020-12. Further members are allowed: a shape gains fields."""
-    schema = msgspec.json.schema(OUTPUTS[output])
+    schema = msgspec.json.schema(ALL[output])
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"llmgw output: {output}",
@@ -32,7 +36,7 @@ def text_of(output: str) -> str:
 
 
 def write_all(directory: Path) -> None:
-    for output in OUTPUTS:
+    for output in ALL:
         (directory / file_name(output)).write_text(text_of(output))
 
 

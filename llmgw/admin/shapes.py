@@ -15,6 +15,9 @@ Size = Annotated[int, msgspec.Meta(description="Bytes.")]
 
 VERSION: Final = 1
 
+NOT_THERE: Final = "not_there"
+"""`error.code` where the path is right, and what it was asked for does not exist: a model, say."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemRow:

@@ -127,7 +127,7 @@ def model_row(seen: Seen, spec: ModelSpec) -> ModelRow:
         model=spec.name, state=ModelState.LOADING, reason="not looked at yet"
     )
     profile = next((p for p in spec.profiles if p.name == told.profile), spec.profiles[0] if spec.profiles else None)
-    footprint = _footprint(seen, told.replica)
+    footprint = _footprint(seen, told.replica) or told.footprint
     return ModelRow(
         name=spec.name,
         aliases=spec.aliases,

@@ -18,7 +18,7 @@ _AGAIN: Final = "started again, on another port"
 
 def kept_log(state: StateDir, model: ModelName, replica: ReplicaId) -> Path:
     """Where the log of an ended replica is found."""
-    return state.root / "logs" / model / f"{replica}.log"
+    return state.logs / model / f"{replica}.log"
 
 
 def tail(path: Path, size: int = TAIL) -> str:

@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
-from llmgw.admin.shapes import ErrorOutput
+from llmgw.admin.shapes import NOT_THERE, ErrorOutput
 from llmgw.errors import TerminalError, UsageError
 from llmgw.statedir import StateDir
 
@@ -45,6 +45,26 @@ class AdminClient:
         """Raises DaemonUnreachable, DaemonRefused."""
         return self._ask("POST", path, kind, body=msgspec.json.encode(body))
 
+    def stream(self, path: str, kind: type[T], params: Mapping[str, str | int | bool]) -> Iterator[T]:
+        """Objects a line, as they come. Ends with the daemon: raises DaemonUnreachable, DaemonRefused."""
+        headers = {"Authorization": f"Bearer {self.token}"}
+        timeout = httpx.Timeout(self.timeout, read=None)
+        try:
+            with (
+                httpx.Client(base_url=self.url, timeout=timeout, trust_env=False) as client,
+                client.stream("GET", f"/api/v1/{path}", params=params, headers=headers) as reply,
+            ):
+                if not reply.is_success:
+                    reply.read()
+                    self._read(reply, kind)
+                for line in reply.iter_lines():
+                    yield msgspec.json.decode(line, type=kind)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise DaemonUnreachable(f"{self.url} is gone ({error}): {self.hint}") from error
+        except msgspec.MsgspecError as error:
+            raise DaemonRefused(f"{self.url} sent something that is not an llmgw answer ({error})") from error
+        raise DaemonUnreachable(f"{self.url} ended the answer: {self.hint}")
+
     def _ask(
         self,
         method: str,
@@ -77,6 +97,8 @@ class AdminClient:
                 f"{self.url} answered {reply.status_code} with something that is not an llmgw answer ({error}): "
                 "is another program, or an llmgw of another version, listening there?"
             ) from error
+        if failure.code == NOT_THERE:
+            raise DaemonRefused(failure.message)
         raise DaemonRefused(f"{self.url} answered {reply.status_code}: {failure.message}")
 
 

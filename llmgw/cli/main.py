@@ -10,7 +10,23 @@ import typer
 from typer.main import get_command
 
 from llmgw import __version__
-from llmgw.cli import collect, doctor, down, events, models, nodes, plugins, replicas, status, switch, up, validate
+from llmgw.cli import (
+    collect,
+    doctor,
+    down,
+    engine_logs,
+    events,
+    explain,
+    models,
+    nodes,
+    plugins,
+    replicas,
+    run,
+    status,
+    switch,
+    up,
+    validate,
+)
 from llmgw.cli.exits import ExitCode
 from llmgw.cli.text import clean
 from llmgw.errors import CatalogInvalid, LlmgwError, UsageError
@@ -35,6 +51,9 @@ def make_app() -> typer.Typer:
     app.command("replicas")(replicas.replicas)
     app.command("nodes")(nodes.nodes)
     app.command("events")(events.events)
+    app.command("explain")(explain.explain)
+    app.command("logs")(engine_logs.logs)
+    app.command("run")(run.run)
     app.command("stop")(switch.stop)
     app.command("start")(switch.start)
     app.command("collect")(collect.collect)

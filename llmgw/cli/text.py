@@ -5,12 +5,19 @@ import unicodedata
 
 from llmgw.units import format_bytes, format_seconds
 
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+"""Colours and other control sequences, titles of windows."""
 _LONG_HEX = re.compile(r"[0-9a-f]{13,}")
 
 
 def clean(text: str) -> str:
     """Without control characters: names, reasons and log lines must not steer the reader's terminal."""
     return "".join(" " if c in "\n\r\t" else c for c in text if c in "\n\r\t" or unicodedata.category(c) != "Cc")
+
+
+def log_line(text: str) -> str:
+    """A line of a program's log as a terminal would show it in the end: without colours, a progress bar at its last."""
+    return clean(_ESCAPES.sub("", text).rstrip("\r").rpartition("\r")[2])
 
 
 def short_revision(revision: str | None) -> str:

@@ -170,6 +170,7 @@ async def publish(store: Store, catalog: Catalog, now: Instant) -> None:
         weights=catalog.cluster.weights,
         cluster=catalog.cluster.name,
         nodes=tuple(catalog.cluster.nodes),
+        policies=catalog.cluster.nodes,
     )
     await store.txn(
         [

@@ -19,7 +19,7 @@ from llmgw.catalog.spec import Catalog, ModelSpec, NodeSpec, ProfileSpec, spec_d
 from llmgw.facts import Footprint, NodeReport, Observed, Phase, RecoveryRecord, ReplicaFact
 from llmgw.ids import ModelName, NodeName, ReplicaId, SpecDigest
 from llmgw.plan import Launch, Plan, Reason, Rejection, Stop, Unschedulable, Wish
-from llmgw.schedule import recovery, residency
+from llmgw.schedule import recovery, residency, room
 from llmgw.units import Bytes, Instant, Wall, format_bytes
 from llmgw.weights.lookup import on_node
 
@@ -151,11 +151,8 @@ class _Room:
         self._now = now
         resident = [r for r in observed.replicas.values() if r.phase.occupies_memory]
         self._held: int = sum(self._cost(r) for r in resident)
-        memory = self._report.memory
-        free = memory.total - policy.reserve.host - memory.foreign
-        # What residents hold is in use already: others growing must not make us stop what still runs.
-        self._capacity = max(0, free, min(self._held, memory.total))
-        self._budget = self._capacity if policy.budget.host is None else min(self._capacity, policy.budget.host)
+        self._capacity = room.capacity(self._report.memory, policy.reserve.host, self._held)
+        self._budget = room.allowed(self._capacity, policy.budget.host)
 
     def fill(self, claims: Sequence[_Claim]) -> None:
         """Choose among the claims, and add what follows to the draft."""

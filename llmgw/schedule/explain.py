@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from llmgw.catalog.spec import Catalog, ModelSpec, spec_digest
-from llmgw.facts import Observed, Phase, RecoveryRecord, ReplicaFact
-from llmgw.ids import ModelName
+from llmgw.facts import Footprint, Observed, Phase, RecoveryRecord, ReplicaFact
+from llmgw.ids import ModelName, SpecDigest
 from llmgw.plan import ModelState, ModelStatus, Plan, Unschedulable, Wish
 from llmgw.units import Wall
 
@@ -30,7 +30,8 @@ def _status(
     stopped: bool,
 ) -> ModelStatus:
     replica = _replica_of(model.name, plan, observed)
-    record = _record_of(model, observed)
+    spec = spec_digest(model.name, model.profiles[0])
+    record = _record_of(spec, observed)
     state, reason = _state(model.name, wish, plan, refused, replica, record, stopped)
     return ModelStatus(
         model=model.name,
@@ -45,6 +46,8 @@ def _status(
         attempts=record.attempts if record else 0,
         revision=replica.revision if replica else None,
         rejections=refused.rejections if refused else (),
+        why=wish.why,
+        footprint=(replica.footprint if replica else None) or _footprint_of(spec, observed),
     )
 
 
@@ -96,6 +99,10 @@ def _replica_of(model: ModelName, plan: Plan, observed: Observed) -> ReplicaFact
     return max(present, key=lambda r: (r.since, r.id), default=None)
 
 
-def _record_of(model: ModelSpec, observed: Observed) -> RecoveryRecord | None:
-    spec = spec_digest(model.name, model.profiles[0])
+def _footprint_of(spec: SpecDigest, observed: Observed) -> Footprint | None:
+    known = (observed.footprints.get((spec, node)) for node in sorted(observed.nodes))
+    return next((footprint for footprint in known if footprint is not None), None)
+
+
+def _record_of(spec: SpecDigest, observed: Observed) -> RecoveryRecord | None:
     return next((record for (digest, _), record in sorted(observed.recovery.items()) if digest == spec), None)

@@ -1,9 +1,10 @@
 """Values that only the store knows: what is in force, what was, and how the catalog's source fares."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from llmgw.catalog.spec import GatewaySettings, WeightsSettings
+from llmgw.catalog.spec import GatewaySettings, NodeSpec, WeightsSettings
 from llmgw.errors import Problem
 from llmgw.ids import Digest, NodeName, Revision
 from llmgw.units import Wall
@@ -20,6 +21,7 @@ class Applied:
     weights: WeightsSettings = WeightsSettings()
     cluster: str = ""  #: what the catalog calls the whole
     nodes: tuple[NodeName, ...] = ()  #: those that it has settings for
+    policies: Mapping[NodeName, NodeSpec] = field(default_factory=dict)  #: those settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

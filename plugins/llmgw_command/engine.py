@@ -42,6 +42,7 @@ _LOAD: Final[Mapping[str, Any]] = {
     "required": ["running"],
     "properties": {"path": _PATH, "running": _FIGURE, "waiting": _FIGURE},
 }
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _PORT_TAKEN: Final = re.compile(
     r"address (?:is )?already in use|address in use|port is already allocated|EADDRINUSE", re.IGNORECASE
 )
@@ -128,7 +129,7 @@ class CommandEngine(Engine):
         return figures.read(profile.options["load"], status, body) if "load" in profile.options else None
 
     def classify(self, exit: Exit, log_tail: str) -> Verdict:
-        lines = [line.strip() for line in log_tail[-4096:].splitlines() if line.strip()]
+        lines = [line.strip() for line in _COLOURS.sub("", log_tail[-4096:]).splitlines() if line.strip()]
         said = f": {lines[-1][:200]}" if lines else ""
         if _PORT_TAKEN.search(log_tail[-4096:]):
             return Verdict(kind=FailureKind.CRASH, reason="its port was taken meanwhile", port_clash=True)

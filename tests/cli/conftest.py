@@ -64,30 +64,44 @@ class Daemon:
     async def _serve(self) -> None:
         self.seeds = await seed.full()
         self.events.record(Event(at=seed.NOW, subject="model/qwen", reason="ready", message="in 3.2s"))
-        app = create_app(store=self.seeds.store, events=self.events, token=self.token, node=seed.NODE)
+        app = create_app(
+            store=self.seeds.store,
+            events=self.events,
+            token=self.token,
+            node=seed.NODE,
+            state=StateDir(self.state),
+        )
         listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        self._server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
+        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1)
+        self._server = uvicorn.Server(config)
         self._ready.set()
         await self._server.serve(sockets=[listening])
         listening.close()
+        for connection in tuple(self._server.server_state.connections):
+            connection.transport.abort()  # what the end of a process does
+        await asyncio.sleep(0)
 
     def start(self) -> None:
         self._thread.start()
         assert self._ready.wait(10)
         self.write_admin(self.url, self.token)
 
-    def write_admin(self, url: str, token: str) -> None:
-        address = AdminAddress(url=url, token=token, gateway="http://127.0.0.1:8080")
+    def write_admin(self, url: str, token: str, *, gateway: str = "http://127.0.0.1:8080") -> None:
+        address = AdminAddress(url=url, token=token, gateway=gateway)
         write_atomic(StateDir(self.state).admin, msgspec.json.encode(address), mode=0o600)
 
     def do(self, work: Coroutine[Any, Any, None]) -> None:
         """Change the store, on the loop that owns it."""
         asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
 
-    def stop(self) -> None:
+    def stop_now(self) -> None:
+        """Answers under way are cut off after a second, as `llmgw up` does it."""
         self._server.should_exit = True
         self._thread.join(10)
+
+    def stop(self) -> None:
+        self.stop_now()
         self._loop.close()
 
 

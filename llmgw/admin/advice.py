@@ -1,0 +1,96 @@
+"""What an operator can do about one model, in lines. Pure."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from llmgw.admin.shapes import ModelRow, ReplicaRow
+from llmgw.admin.stories import FailureRow, PlaceRow
+from llmgw.plan import ModelState, Reason
+from llmgw.units import format_bytes
+
+_SMALLER: Final = "lower its `context` or `parallel`, or take smaller weights"
+
+
+def advice(
+    model: ModelRow,
+    replicas: Sequence[ReplicaRow],
+    places: Sequence[PlaceRow],
+    failures: Sequence[FailureRow],
+    *,
+    stopped: bool,
+) -> Iterator[str]:
+    """Nothing where there is nothing to do."""
+    if stopped:
+        yield "`llmgw start` serves again"
+        return
+    match model.state:
+        case ModelState.READY:
+            yield f'ask it something: `llmgw run {model.name} "Hello"`'
+            yield from _refusals(model, places)
+        case ModelState.UNSCHEDULABLE:
+            yield from _refusals(model, places)
+        case ModelState.FAILED:
+            yield from _failed(model, failures)
+        case ModelState.LOADING:
+            yield from _loading(model, replicas, failures)
+        case ModelState.INACTIVE:
+            yield "it is not wanted now: the catalog says when it is"
+
+
+def _loading(model: ModelRow, replicas: Sequence[ReplicaRow], failures: Sequence[FailureRow]) -> Iterator[str]:
+    if any(replica.state == "starting" for replica in replicas):
+        yield f"`llmgw logs -f {model.name}` shows how far its engine is"
+    elif any(replica.state == "fetching" for replica in replicas):
+        yield "its weights are on their way: `llmgw status` shows how far"
+    elif not failures:
+        yield "`llmgw events -f` shows what happens next"
+    if failures:
+        yield f"`llmgw logs --previous {model.name}` has what its engine said last"
+
+
+def _failed(model: ModelRow, failures: Sequence[FailureRow]) -> Iterator[str]:
+    yield f"`llmgw logs --previous {model.name}` has what its engine said last"
+    kinds = {failure.kind for failure in failures}
+    if "terminal" in kinds:
+        yield "trying again as it is cannot help: put right what the reason names, in the catalog or on the node"
+    if "oom" in kinds:
+        yield f"it ran out of memory: {_SMALLER}, or stop what else uses memory there"
+    if "hang" in kinds:
+        yield "if it needs longer to load, raise its `start_timeout`"
+    yield "a commit that changes its profile has it tried anew at once"
+
+
+def _refusals(model: ModelRow, places: Sequence[PlaceRow]) -> Iterator[str]:
+    refused = [place for place in places if place.verdict == "refused" or place.reason]
+    for place in refused:
+        match place.reason:
+            case Reason.HOST_MEMORY:
+                yield from _no_memory(model, place)
+            case Reason.DISK:
+                lacking = format_bytes(max(0, place.need - place.have))
+                yield f"{place.node}: free {lacking} where weights are kept (`llmgw collect` lists what is not wanted)"
+            case Reason.SIZE_UNKNOWN:
+                yield f"{place.node}: {place.detail}"
+            case Reason.ENGINE:
+                yield f"{place.node}: `llmgw doctor` there tells how to get the engine {model.engine}"
+    if not places:
+        yield "no node has reported: is llmgw running there?"
+
+
+def _no_memory(model: ModelRow, place: PlaceRow) -> Iterator[str]:
+    if place.budget is not None and not model.pinned and place.need <= place.capacity:
+        yield f"{place.node}: raise `budget.host` of the node, or set `pinned` on the model to go beyond it"
+    elif place.need > place.capacity:
+        less = "declare less `memory`, if it takes less" if model.footprint_source == "declared" else _SMALLER
+        yield f"{place.node}: engines can have {format_bytes(place.capacity)} there, whatever else is stopped: {less}"
+        return
+    above = [each for each in place.holders if each.priority >= model.priority or each.pinned]
+    if above:
+        names = ", ".join(f"{each.model} ({format_bytes(each.memory)}, priority {each.priority})" for each in above[:5])
+        yield f"{place.node}: memory is held by {names}: a higher `priority` than theirs has it served in their place"
+    if model.footprint_source in ("estimate", "guess"):
+        yield f"its need is {_article(model.footprint_source)}: if you know better, declare `memory` in its profile"
+
+
+def _article(word: str) -> str:
+    return f"an {word}" if word[0] in "aeiou" else f"a {word}"

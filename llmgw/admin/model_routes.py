@@ -1,0 +1,100 @@
+"""Routes about one model, named by name or alias: its story, and its engine's log."""
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response, StreamingResponse
+
+from llmgw import enginelogs
+from llmgw.admin import logs, reading
+from llmgw.admin.answers import answer
+from llmgw.admin.explaining import explain
+from llmgw.admin.reading import Seen
+from llmgw.catalog.schemas import did_you_mean
+from llmgw.catalog.spec import ModelSpec
+from llmgw.catalog.yamldoc import quoted
+from llmgw.clock import Clock
+from llmgw.enginelogs import LogFile
+from llmgw.errors import TerminalError
+from llmgw.ids import ModelName
+from llmgw.statedir import StateDir
+from llmgw.store.api import Store
+from llmgw.store.events import EventLog
+
+Asked = Query(min_length=1, max_length=200)
+
+
+class NotThere(TerminalError):
+    """What was asked for does not exist: 404."""
+
+
+def model_routes(store: Store, events: EventLog, state: StateDir | None, clock: Clock) -> APIRouter:
+    """`state`: where engines' logs are; None: on no machine that can be read from here."""
+    routes = APIRouter()
+
+    @routes.get("/explain")
+    async def explaining(model: str = Asked) -> Response:
+        seen = await reading.look(store)
+        spec = find_model(seen, model)
+        recoveries = await reading.recoveries(store, spec.name)
+        return answer(explain(seen, spec, model, recoveries, events.numbered()))
+
+    @routes.get("/logs")
+    async def log(
+        model: str = Asked,
+        lines: int = Query(default=100, ge=0, le=enginelogs.MAX_LINES),
+        previous: bool = False,
+        follow: bool = False,
+    ) -> Response:
+        if state is None:
+            raise NotThere("engines' logs cannot be read from here")
+        seen = await reading.look(store)
+        name = _name_with_logs(seen, state, model)
+
+        async def find() -> LogFile | None:
+            return logs.find_log(state, await reading.look(store), name)
+
+        if follow:
+            stream = logs.follow(name, lines, find, clock)
+            return StreamingResponse(stream, media_type="application/x-ndjson")
+        past = enginelogs.ended(state, name)
+        found = next(iter(past), None) if previous else logs.find_log(state, seen, name)
+        if found is None:
+            raise NotThere(_no_log(seen, name, previous=previous))
+        try:
+            return answer(logs.output(found, lines))
+        except OSError as error:
+            raise NotThere(f"the log of replica {found.replica} is gone: {error.strerror}") from error
+
+    return routes
+
+
+def find_model(seen: Seen, asked: str) -> ModelSpec:
+    """By name or alias. Raises NotThere, with what may have been meant."""
+    for spec in seen.models.values():
+        if asked in spec.names:
+            return spec
+    names = [name for spec in seen.models.values() for name in spec.names]
+    if seen.applied is None:
+        raise NotThere("no catalog is in force yet; `llmgw status` tells why")
+    hint = did_you_mean(asked, names) or "; `llmgw models` lists what there is"
+    raise NotThere(f"no model {quoted(asked)} in the catalog{hint}")
+
+
+def _name_with_logs(seen: Seen, state: StateDir, asked: str) -> ModelName:
+    """A model of the catalog, or one that has left it and whose last logs are kept."""
+    try:
+        return find_model(seen, asked).name
+    except NotThere:
+        left = enginelogs.models_with_logs(state) | {
+            fact.model for report in seen.reports.values() for fact in report.replicas
+        }
+        if asked not in left:
+            raise
+        return ModelName(asked)
+
+
+def _no_log(seen: Seen, name: ModelName, *, previous: bool) -> str:
+    if previous:
+        return f"no engine of {name} has ended yet, so there is no previous log"
+    told = seen.explained.get(name)
+    why = f" ({told.state}: {told.reason})" if told is not None and told.reason else ""
+    return f"no engine of {name} was started yet{why}; `llmgw explain {name}` tells more"
