@@ -94,6 +94,32 @@ profiles:
 """
 
 
+PLAIN_SERVER = [sys.executable, str(Path(__file__).parent.parent / "engines" / "plain_server.py"), "{host}", "{port}"]
+"""An argv for `command`: ready at once, and without a model."""
+
+
+def command(name: str, *argv: str, tag: str = "", weights: str = "") -> str:
+    """A Model document for the engine `command`: the plain server, or the argv given. Another `tag`, another engine."""
+    shown = json.dumps(list(argv) or PLAIN_SERVER)
+    source = f"    weights: {{source: {json.dumps(weights)}, size: 94MiB}}\n" if weights else ""
+    return f"""\
+apiVersion: llmgw/v1
+kind: Model
+name: {name}
+profiles:
+  - name: p
+    engine: command
+    memory: 1MiB
+    env: {{TAG: "{tag}"}}
+{source}    options: {{command: {shown}}}
+"""
+
+
+def cluster(**settings: Any) -> str:
+    """A Cluster document: each setting in JSON, which is YAML."""
+    return "apiVersion: llmgw/v1\nkind: Cluster\n" + "".join(f"{k}: {json.dumps(v)}\n" for k, v in settings.items())
+
+
 def run_cli(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """`llmgw ARGUMENTS`, as a user's shell would run it."""
     argv = [sys.executable, "-m", "llmgw", *arguments]

@@ -1,6 +1,5 @@
 """llmgw killed, its state damaged, its parts failing: what serves goes on, and nothing is doubled or lost."""
 
-import json
 import os
 import random
 import socket
@@ -11,29 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from harness import Daemon, Repo, alive, eventually, serving
-
-SERVER = Path(__file__).parent.parent / "engines" / "plain_server.py"
-
-
-def command(name: str, *argv: str, tag: str = "") -> str:
-    """A Model document: plain_server, or the argv given. Another `tag`, another engine."""
-    shown = json.dumps(list(argv) or [sys.executable, str(SERVER), "{host}", "{port}"])
-    return f"""\
-apiVersion: llmgw/v1
-kind: Model
-name: {name}
-profiles:
-  - name: p
-    engine: command
-    memory: 1MiB
-    env: {{TAG: "{tag}"}}
-    options: {{command: {shown}}}
-"""
-
-
-def cluster(**recovery: str) -> str:
-    return f"apiVersion: llmgw/v1\nkind: Cluster\nrecovery: {json.dumps(recovery)}\n"
+from harness import Daemon, Repo, alive, cluster, command, eventually, serving
 
 
 def engines_below(state: Path) -> set[int]:
@@ -127,7 +104,7 @@ def test_a_client_that_asks_while_llmgw_starts_is_never_told_that_its_model_does
 
 def test_a_crash_loop_is_quarantined_remembered_and_lifted_by_a_fix(tmp_path: Path) -> None:
     repo = Repo(tmp_path / "catalog")
-    settings = cluster(backoff="0.1s", backoff_cap="0.2s", quarantine_retry="10m")
+    settings = cluster(recovery={"backoff": "0.1s", "backoff_cap": "0.2s", "quarantine_retry": "10m"})
     repo.commit({"c.yaml": settings, "a.yaml": command("a", "sh", "-c", "echo oh dear; exit 3")})
 
     def state(daemon: Daemon) -> dict[str, str]:

