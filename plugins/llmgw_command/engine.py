@@ -1,6 +1,5 @@
 """Any argv as an engine: placeholders filled in, a path that tells its health, optionally a command that stops it."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
@@ -10,7 +9,6 @@ from llmgw.engine import (
     EngineFact,
     EngineLoad,
     Exit,
-    FailureKind,
     Footprint,
     HttpRequest,
     LaunchSpec,
@@ -22,7 +20,7 @@ from llmgw.engine import (
     WeightsFact,
 )
 from llmgw.ids import EngineName
-from llmgw_command import figures
+from llmgw_command import causes, figures
 from llmgw_command.placeholders import EXPECTS, KEY_FILE, PATTERN, complaints, fill, names_in, values_for
 
 _ARGV: Final[Mapping[str, Any]] = {
@@ -42,11 +40,6 @@ _LOAD: Final[Mapping[str, Any]] = {
     "required": ["running"],
     "properties": {"path": _PATH, "running": _FIGURE, "waiting": _FIGURE},
 }
-_COLOURS: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_PORT_TAKEN: Final = re.compile(
-    r"address (?:is )?already in use|address in use|port is already allocated|EADDRINUSE", re.IGNORECASE
-)
-_NO_MEMORY: Final = re.compile(r"out of memory|cannot allocate memory|bad_alloc|MemoryError|oom[-_]kill", re.IGNORECASE)
 
 
 class CommandEngine(Engine):
@@ -129,10 +122,4 @@ class CommandEngine(Engine):
         return figures.read(profile.options["load"], status, body) if "load" in profile.options else None
 
     def classify(self, exit: Exit, log_tail: str) -> Verdict:
-        lines = [line.strip() for line in _COLOURS.sub("", log_tail[-4096:]).splitlines() if line.strip()]
-        said = f": {lines[-1][:200]}" if lines else ""
-        if _PORT_TAKEN.search(log_tail[-4096:]):
-            return Verdict(kind=FailureKind.CRASH, reason="its port was taken meanwhile", port_clash=True)
-        if _NO_MEMORY.search(log_tail[-4096:]):
-            return Verdict(kind=FailureKind.OOM, reason=f"out of memory ({exit}{said})")
-        return Verdict(kind=FailureKind.CRASH, reason=f"ended with {exit}{said}")
+        return causes.verdict(exit, log_tail)
