@@ -25,8 +25,10 @@ from llmgw.units import Bytes, Mono, format_seconds
 
 log = structlog.get_logger("llmgw.agent")
 
-_FIRST_PROBE: Final = 0.1  #: seconds between probes, growing to
+_FIRST_PROBE: Final = 0.02  #: seconds between probes, growing to
 _SLOWEST_PROBE: Final = 1.0
+_PROBE_SHARE: Final = 0.04
+"""An engine is asked again after this share of the time it has taken so far, so that asking adds no more than that."""
 _LOAD_USED: Final = 1.0  #: seconds between load readings while used
 _LOAD_IDLE: Final = 10.0
 _RECONSIDERED: Final = 3.0
@@ -286,7 +288,7 @@ class Replica:
             engine = launch.engine_of(self.assignment, self._around)
         except TerminalError as error:  # adopted, and its plugin is gone
             return life.ProbesFailed(held.failure(FailureKind.TERMINAL, str(error)))
-        asker, wait, said = held.asker(), _FIRST_PROBE, "no answer"
+        asker, began, said = held.asker(), clock.now().mono, "no answer"
         left = list(engine.probes(profile))
         while left:
             time_left = self._ready_by - clock.now().mono
@@ -302,8 +304,8 @@ class Replica:
                     text = f"it will never be ready ({said})"
                     return life.ProbesFailed(held.failure(FailureKind.TERMINAL, text, quote=True))
                 case Readiness.LOADING:
-                    await clock.sleep(min(wait, time_left))
-                    wait = min(_SLOWEST_PROBE, wait * 1.5)
+                    wait = max(_FIRST_PROBE, (clock.now().mono - began) * _PROBE_SHARE)
+                    await clock.sleep(min(_SLOWEST_PROBE, wait, time_left))
         # Another program on its port may have answered in its place: its own exit then tells.
         return life.ProbesPassed() if held.alive else None
 
