@@ -1,6 +1,7 @@
-"""GGUF files made out of a real one: split, of another quantisation, an adapter for it, and damaged ones."""
+"""GGUF files made out of a real one: split, of another quantisation, an adapter or a projector for it, damaged ones."""
 
 import itertools
+import math
 import os
 import struct
 from collections.abc import Callable, Mapping
@@ -36,6 +37,15 @@ def pair(key: str, value: str | int | float) -> bytes:
             return text(key) + struct.pack("<II", 4, value)
         case float():
             return text(key) + struct.pack("<If", 6, value)
+
+
+def flag(key: str, value: bool) -> bytes:
+    return text(key) + struct.pack("<I?", 7, value)
+
+
+def numbers(key: str, *values: float) -> bytes:
+    """An array of 32-bit floats."""
+    return text(key) + struct.pack(f"<IIQ{len(values)}f", 9, 6, len(values), *values)
 
 
 def short(key: str, value: int) -> bytes:
@@ -133,6 +143,33 @@ def adapter(path: Path, *, width: int = 576, layers: int = 30, rank: int = 8, ar
         tensors.append(Tensor(name=f"{name}.lora_a", shape=(width, rank), kind=F32, data=ones))
         tensors.append(Tensor(name=f"{name}.lora_b", shape=(rank, width), kind=F32, data=ones))
     return write(path, pairs, tensors)
+
+
+def projector(path: Path, *, width: int = 576) -> Path:
+    """A multimodal projector (LLaVA's kind, one layer) for a model of that width: pictures of 32 x 32 pixels become
+    16 tokens that mean nothing."""
+    inner, picture, patch = 32, 32, 8
+    sizes = {
+        "image_size": picture, "patch_size": patch, "embedding_length": inner, "feed_forward_length": inner,
+        "projection_dim": width, "block_count": 1, "attention.head_count": 2,
+    }  # fmt: skip
+    pairs = [
+        pair("general.architecture", "clip"), pair("clip.projector_type", "mlp"),
+        flag("clip.has_vision_encoder", True), flag("clip.use_gelu", True),
+        numbers("clip.vision.image_mean", 0.5, 0.5, 0.5), numbers("clip.vision.image_std", 0.5, 0.5, 0.5),
+        pair("clip.vision.attention.layer_norm_epsilon", 1e-5),
+        *(pair(f"clip.vision.{name}", value) for name, value in sizes.items()),
+    ]  # fmt: skip
+    shapes: dict[str, tuple[int, ...]] = {
+        "v.patch_embd.weight": (patch, patch, 3, inner), "v.position_embd.weight": (inner, (picture // patch) ** 2),
+        "v.post_ln.weight": (inner,), "v.post_ln.bias": (inner,),
+        "mm.0.weight": (inner, width), "mm.0.bias": (width,), "mm.2.weight": (width, width), "mm.2.bias": (width,),
+    }  # fmt: skip
+    for name in ("attn_q", "attn_k", "attn_v", "attn_out", "ffn_up", "ffn_down", "ln1", "ln2"):
+        shapes |= {f"v.blk.0.{name}.weight": (inner,) if name.startswith("ln") else (inner, inner)}
+        shapes |= {f"v.blk.0.{name}.bias": (inner,)}
+    filled = {name: struct.pack("<f", 0.01) * math.prod(shape) for name, shape in shapes.items()}
+    return write(path, pairs, [Tensor(name=n, shape=shapes[n], kind=F32, data=data) for n, data in filled.items()])
 
 
 def mixture(path: Path, *, layers: int, dense: int, expert_bytes: int, other_bytes: int) -> Path:

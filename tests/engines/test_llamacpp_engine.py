@@ -5,6 +5,9 @@ import json
 import os
 import re
 import shutil
+import struct
+import zlib
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +69,18 @@ async def complete(run: Running, tokens: int = 4) -> dict[str, Any]:
     assert answer["content"]
     return dict(answer)
 
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+PICTURE = (
+    b"\x89PNG\r\n\x1a\n"
+    + _chunk(b"IHDR", struct.pack(">IIBBBBB", 32, 32, 8, 2, 0, 0, 0))
+    + _chunk(b"IDAT", zlib.compress((b"\0" + b"\xff\0\0" * 32) * 32))
+    + _chunk(b"IEND", b"")
+)
+"""A red square."""
 
 OPTIONS: list[dict[str, Any]] = [
     {"batch_size": 256, "ubatch_size": 128, "threads_batch": 1},
@@ -158,6 +173,21 @@ async def test_adapters_are_loaded_at_their_scales(smollm2: Path, tmp_path: Path
             ("lora.gguf", 1),
             ("lora_1.gguf", 0.25),
         ]
+
+
+async def test_pictures_are_seen_through_a_projector(smollm2: Path, tmp_path: Path) -> None:
+    projector = gguf_files.projector(tmp_path / "mmproj.gguf")
+    async with running(case(smollm2, profile(), mmproj=projector), tmp_path) as run:
+        await run.wait_ready()
+        words = {"type": "text", "text": "What is it?"}
+        picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{b64encode(PICTURE).decode()}"}}
+        taken = []
+        for content in ([words], [words, picture]):
+            body = {"max_tokens": 2, "messages": [{"role": "user", "content": content}]}
+            status, answer = await post(run, "/v1/chat/completions", body)
+            assert status == 200, answer
+            taken.append(answer["usage"]["prompt_tokens"])
+        assert taken[1] - taken[0] >= 16, "a token for each part of the picture"
 
 
 async def test_a_split_model_is_started_by_its_first_part(smollm2: Path, tmp_path: Path) -> None:
