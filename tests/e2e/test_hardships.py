@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from harness import Daemon, Repo, alive, cluster, command, eventually, serving
+from harness import WEB, Daemon, Repo, alive, cluster, command, eventually, serving
 
 
 def engines_below(state: Path) -> set[int]:
@@ -93,7 +93,7 @@ def test_a_client_that_asks_while_llmgw_starts_is_never_told_that_its_model_does
         deadline = time.monotonic() + 30
         while 200 not in statuses and time.monotonic() < deadline:
             try:
-                answer = httpx.get(f"http://127.0.0.1:{port}/v1/models/a", timeout=5, trust_env=False)
+                answer = httpx.get(f"http://127.0.0.1:{port}/v1/models/a", timeout=5, **WEB)
             except httpx.TransportError:
                 time.sleep(0.002)
                 continue
@@ -108,8 +108,7 @@ def test_a_crash_loop_is_quarantined_remembered_and_lifted_by_a_fix(tmp_path: Pa
     repo.commit({"c.yaml": settings, "a.yaml": command("a", "sh", "-c", "echo oh dear; exit 3")})
 
     def state(daemon: Daemon) -> dict[str, str]:
-        (found,) = daemon.ask("models")["models"]
-        return found
+        return next(iter(daemon.seen("models")["models"]), {"state": "not read yet"})
 
     with serving(repo.path, tmp_path / "home") as daemon:
         eventually(lambda: state(daemon)["state"] == "failed", within=30, what="quarantine")

@@ -57,6 +57,6 @@ def test_a_binary_that_is_missing_fails_for_good_saying_so(smollm2: Path, tmp_pa
     with serving(repo.path, tmp_path / "home") as daemon:
 
         def said() -> bool:
-            return f"{named} is no program on this node" in str(daemon.ask("models"))
+            return f"{named} is no program on this node" in str(daemon.seen("models"))
 
         eventually(said, what="the reason")

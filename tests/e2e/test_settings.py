@@ -37,7 +37,7 @@ def test_a_request_waits_as_long_as_the_catalog_says_and_is_told_of_a_removal_at
 
         repo.commit({"c.yaml": cluster(gateway={"cold_start_timeout": "10m"})})
         applied = repo.git("rev-parse", "HEAD")
-        eventually(lambda: daemon.ask("status")["catalog"]["applied"] == applied, what="the new setting in force")
+        eventually(lambda: daemon.seen("status")["catalog"]["applied"] == applied, what="the new setting in force")
         with ThreadPoolExecutor() as pool:
             asked: Future[httpx.Response] = pool.submit(daemon.post, model="slow", messages=[])
             eventually(lambda: held(daemon, "slow"), what="the request being held")
@@ -45,7 +45,7 @@ def test_a_request_waits_as_long_as_the_catalog_says_and_is_told_of_a_removal_at
             answer = asked.result(30)
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
         daemon.ready("quick")
-        eventually(lambda: {r["model"] for r in daemon.ask("replicas")["replicas"]} == {"quick"}, what="its end")
+        eventually(lambda: {r["model"] for r in daemon.seen("replicas")["replicas"]} == {"quick"}, what="its end")
 
 
 def test_what_keeps_weights_is_what_the_catalog_says(tmp_path: Path, wheelhouse: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from harness import MESSAGES, Daemon, Repo, eventually, model, serving
+from harness import MESSAGES, WEB, Daemon, Repo, eventually, model, serving
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ class Stream:
     def _read(self, gateway: str, tokens: int) -> None:
         body = {"model": "only", "stream": True, "max_tokens": tokens, "ignore_eos": True, "messages": MESSAGES}
         url = f"{gateway}/v1/chat/completions"
-        with httpx.stream("POST", url, json=body, timeout=120, trust_env=False) as answer:
+        with httpx.stream("POST", url, json=body, timeout=120, **WEB) as answer:
             assert answer.status_code == 200
             self.lines.extend(line for line in answer.iter_lines() if line)
 

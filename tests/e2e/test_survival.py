@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from harness import Daemon, Repo, alive, eventually, model, serving
+from harness import WEB, Daemon, Repo, alive, eventually, model, serving
 
 from llmgw.engine.api import engine_key
 from llmgw.ids import ReplicaId
@@ -23,7 +23,7 @@ def secret_of(daemon: Daemon) -> bytes:
 def engine(daemon: Daemon, replica: dict[str, str], path: str) -> httpx.Response:
     """Ask an engine itself, past the gateway."""
     key = engine_key(secret_of(daemon), ReplicaId(replica["id"]))
-    return httpx.get(f"{replica['url']}{path}", headers={"authorization": f"Bearer {key}"}, trust_env=False)
+    return httpx.get(f"{replica['url']}{path}", headers={"authorization": f"Bearer {key}"}, **WEB)
 
 
 def test_an_engine_killed_is_ready_again_by_itself(tmp_path: Path, smollm2: Path) -> None:
@@ -133,7 +133,7 @@ def test_half_of_twenty_streams_disconnect_the_rest_complete_and_all_slots_are_f
             leaves = number % 2 == 1
             body = {"model": "only", "stream": True, "max_tokens": 200 if leaves else 24}
             body["messages"] = [{"role": "user", "content": f"Count to one hundred, please ({number})."}]
-            with httpx.stream("POST", url, json=body, timeout=120, trust_env=False) as answer:
+            with httpx.stream("POST", url, json=body, timeout=120, **WEB) as answer:
                 assert answer.status_code == 200
                 last = ""
                 for line in answer.iter_lines():
@@ -162,7 +162,7 @@ def test_half_of_twenty_streams_disconnect_the_rest_complete_and_all_slots_are_f
 def test_bad_requests_get_the_right_status_and_an_openai_error(tmp_path: Path, smollm2: Path) -> None:
     repo = Repo(tmp_path / "catalog")
     repo.commit({"a.yaml": model("only", smollm2)})
-    with serving(repo.path, tmp_path / "home") as daemon, httpx.Client(base_url=daemon.gateway, trust_env=False) as web:
+    with serving(repo.path, tmp_path / "home") as daemon, httpx.Client(base_url=daemon.gateway, **WEB) as web:
         daemon.ready("only")
         chat = "/v1/chat/completions"
         huge = b'{"model": "only", "x": "' + b"a" * 100_000_000 + b'"}'

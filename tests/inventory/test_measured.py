@@ -133,7 +133,7 @@ def test_a_second_launch_uses_what_the_first_one_was_seen_to_take(tmp_path: Path
         eventually(lambda: list(store.glob("measured*")), within=30, what="a measurement on disk")
         took = daemon.replicas()["smol"]["resident_peak"]
         daemon.cli("stop")
-        eventually(lambda: not daemon.ask("replicas")["replicas"], what="it is stopped")
+        eventually(lambda: not daemon.seen("replicas")["replicas"], what="it is stopped")
         daemon.cli("start")
         second = daemon.ready("smol")["smol"]
         assert second["id"] != first["id"]

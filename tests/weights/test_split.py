@@ -22,11 +22,19 @@ async def get(cache: Cache, wanted: WeightsSpec) -> Path:
     return await cache.fetch(wanted, reserve=Bytes(0), progress=lambda _: None)
 
 
+@pytest.fixture(scope="module")
+def whole_parts(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return gguf_files.split(smollm2, tmp_path_factory.mktemp("split"), 3)
+
+
 @pytest.fixture
-def parts(smollm2: Path, tmp_path: Path) -> list[Path]:
+def parts(whole_parts: list[Path], tmp_path: Path) -> list[Path]:
+    """Links to `whole_parts`: a test may remove one, but writes only to a copy."""
     directory = tmp_path / "models"
     directory.mkdir()
-    return gguf_files.split(smollm2, directory, 3)
+    for part in whole_parts:
+        (directory / part.name).hardlink_to(part)
+    return [directory / part.name for part in whole_parts]
 
 
 def test_the_parts_of_a_model_follow_from_the_name_of_its_first() -> None:
@@ -64,6 +72,9 @@ async def test_another_than_the_first_part_and_a_checksum_of_one_are_refused(par
 
 
 async def test_a_changed_part_changes_the_fact(parts: list[Path], cache: Cache) -> None:
+    copied = parts[2].read_bytes()
+    parts[2].unlink()
+    parts[2].write_bytes(copied)
     (before,) = cache.facts([spec(parts[0])])
     with parts[2].open("ab") as file:
         file.write(bytes(4096))
