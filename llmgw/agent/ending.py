@@ -19,6 +19,7 @@ from llmgw.units import Mono
 GRACE: Final = 10.0  #: seconds between SIGTERM and SIGKILL
 _GRACE_OF_STRAYS: Final = 2.0  #: for processes outside the group, from when they are told
 _EMPTY_SCANS: Final = 2  #: one may miss a process forked while it ran
+_ASK: Final = (signal.SIGTERM, signal.SIGCONT)  #: a process that is stopped takes note once it goes on
 _SLOWEST: Final = 0.2  #: seconds between looks
 
 
@@ -120,10 +121,12 @@ class Ending:
         if leader in fresh and alive[leader].group == leader.pid:
             # At once to all, lest a shell carry on with its next command when the first is gone.
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(leader.pid, signal.SIGTERM)
+                for number in _ASK:
+                    os.killpg(leader.pid, number)
         else:
             for identity in fresh:
-                send(identity, signal.SIGTERM)
+                for number in _ASK:
+                    send(identity, number)
             if self._told and self._deadline is not None:
                 self._deadline = max(self._deadline, now + min(self._grace, _GRACE_OF_STRAYS))
         self._told |= fresh

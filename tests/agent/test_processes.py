@@ -109,6 +109,18 @@ def test_secrets_are_read_where_they_are_and_a_missing_one_names_its_place(tmp_p
         spawn.resolve({"B": SecretRef(from_file="/no/such/file")}, {})
 
 
+def test_a_process_that_is_stopped_goes_on_when_it_is_asked_to_end(tmp_path: Path) -> None:
+    script = "trap 'echo asked > told; exit' TERM; kill -STOP $$; while :; do sleep 0.05; done"
+    with started(tmp_path, script) as (target, identity):
+        deadline = time.monotonic() + 5
+        while parse_stat(Path(f"/proc/{identity.pid}/stat").read_bytes()).state != "T":
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        end(target, grace=30)
+        assert time.monotonic() < deadline + 5
+        assert (tmp_path / "told").read_text() == "asked\n"
+
+
 def test_ending_asks_first_and_kills_after_the_grace(tmp_path: Path) -> None:
     with started(tmp_path, "trap 'echo asked >> told' TERM; while :; do sleep 0.05; done") as (target, identity):
         time.sleep(0.2)
