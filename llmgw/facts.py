@@ -35,9 +35,9 @@ class Phase(StrEnum):
 
 
 class FailureKind(StrEnum):
-    CRASH = "crash"
-    OOM = "oom"
-    HANG = "hang"
+    CRASH = "crash"  #: it ended, and may do better when started again
+    OOM = "oom"  #: for want of memory, the host's or an accelerator's
+    HANG = "hang"  #: it runs, and does not answer in time
     DETACHED = "detached"  #: a wrapper exited 0 and left a daemon elsewhere
     FETCH = "fetch"  #: weights could not be had; no engine was started
     NODE = "node"  #: the node could not start it now: no free port, a full disk
