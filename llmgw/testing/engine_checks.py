@@ -111,11 +111,11 @@ async def check_stops_while_answering(case: EngineCase, directory: Path) -> None
         sent = asyncio.ensure_future(run.send(case.work))
         try:
             await run.until_running(lambda count: count == 1, within=5)
-            run.process.terminate()
-            await run.ended(case.stop_within)
+            await run.stopped_busy()
         finally:
             sent.cancel()
             await asyncio.gather(sent, return_exceptions=True)
+        await _gone(run, case.stop_within)
 
 
 async def check_a_taken_port_is_told_from_a_crash(case: EngineCase, directory: Path) -> None:

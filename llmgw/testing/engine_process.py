@@ -57,7 +57,8 @@ class EngineCase:
     work: HttpRequest | None = None  #: a streamed request that takes seconds; None: load is not checked
     demands_key: bool = True  #: whether it refuses requests without its key
     start_within: float = 60.0  #: seconds
-    stop_within: float = 10.0  #: seconds, with nothing in flight
+    stop_within: float = 10.0  #: seconds
+    stops_busy: bool = True  #: whether SIGTERM ends it while it answers too; if not, SIGKILL has to leave nothing
     broken: Sequence[Broken] = ()
     context_of: "Callable[[Running], Awaitable[int]] | None" = None
     log_per_request: int = 200  #: bytes that a request may add to the log: a line, never a prompt or an answer
@@ -119,6 +120,17 @@ class Running:
 
     def verdict(self, exit: Exit) -> Verdict:
         return self.case.engine.classify(exit, self.tail())
+
+    async def stopped_busy(self) -> None:
+        """End it as llmgw does after a drain that took too long: SIGTERM to its group, SIGKILL after a grace."""
+        os.killpg(self.process.pid, signal.SIGTERM)
+        try:
+            await self.ended(self.case.stop_within)
+        except AssertionError:
+            if self.case.stops_busy:
+                raise
+            os.killpg(self.process.pid, signal.SIGKILL)
+            await self.ended(self.case.stop_within)
 
     def resident(self) -> int:
         """Bytes that its process group holds for itself: mapped files do not count."""
