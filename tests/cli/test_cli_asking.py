@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +120,14 @@ def test_events_are_shown(ask: Any) -> None:
     assert "model/qwen  ready   in 3.2s" in ask("events").out
 
 
-def _following(daemon: Any, *more: str) -> "subprocess.Popen[str]":
+@contextmanager
+def _following(daemon: Any, *more: str) -> Iterator["subprocess.Popen[str]"]:
     command = [sys.executable, "-m", "llmgw", "events", "-f", "--state", str(daemon.state), *more]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
 
 
 def test_followed_events_are_lines_that_come_as_things_happen(daemon: Any) -> None:

@@ -55,13 +55,16 @@ def short(key: str, value: int) -> bytes:
 
 def write(path: Path, pairs: list[bytes], tensors: list[Tensor]) -> Path:
     """One GGUF file of these key-value pairs (encoded) and tensors."""
-    infos, data = b"", b""
+    infos, offset = b"", 0
     for each in tensors:
         infos += text(each.name) + struct.pack("<I", len(each.shape))
-        infos += struct.pack(f"<{len(each.shape)}QIQ", *each.shape, each.kind, len(data))
-        data += each.data + bytes(-len(each.data) % ALIGNMENT)
+        infos += struct.pack(f"<{len(each.shape)}QIQ", *each.shape, each.kind, offset)
+        offset += len(each.data) + -len(each.data) % ALIGNMENT
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(pairs)) + b"".join(pairs) + infos
-    path.write_bytes(head + bytes(-len(head) % ALIGNMENT) + data)
+    with path.open("wb") as file:
+        for part in (head, *(each.data for each in tensors)):
+            file.write(part)
+            file.write(bytes(-len(part) % ALIGNMENT))
     return path
 
 
@@ -118,14 +121,14 @@ def split(model: Path, directory: Path, count: int) -> list[Path]:
 def requantised(model: Path, path: Path) -> Path:
     """The model with its Q4_1 tensors as Q4_0 of the same size class, with random content: it answers nonsense."""
     pairs, tensors = read(model)
+    some = [struct.pack("<e", 0.01) + os.urandom(16) for _ in range(4096)]
 
     def turn(each: Tensor) -> Tensor:
         if each.kind != Q4_1:
             return each
         blocks = each.shape[0] * (each.shape[1] if len(each.shape) > 1 else 1) // 32
-        scale, noise = struct.pack("<e", 0.01), os.urandom(16 * blocks)
-        data = b"".join(scale + noise[16 * number : 16 * number + 16] for number in range(blocks))
-        return replace(each, kind=Q4_0, data=data)
+        times, rest = divmod(blocks, len(some))
+        return replace(each, kind=Q4_0, data=b"".join(some) * times + b"".join(some[:rest]))
 
     return write(path, pairs, [turn(each) for each in tensors])
 
