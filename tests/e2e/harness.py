@@ -211,8 +211,10 @@ class Daemon:
         return eventually(asked, within=within, what=f"{sorted(wanted)} ready") or {}
 
     def routed(self) -> set[str]:
-        answer = httpx.get(f"{self.gateway}/v1/models", **WEB).json()
-        return {m["id"] for m in answer["data"] if m.get("state", "ready") == "ready"}
+        answer = httpx.get(f"{self.gateway}/v1/models", **WEB)
+        if answer.status_code == 503:  # just started: no catalog is in force yet
+            return set()
+        return {m["id"] for m in answer.json()["data"] if m.get("state", "ready") == "ready"}
 
     def post(self, path: str = "/v1/chat/completions", *, timeout: float = 60, **body: Any) -> httpx.Response:
         return httpx.post(f"{self.gateway}{path}", json=body, timeout=timeout, **WEB)
