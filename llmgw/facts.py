@@ -15,6 +15,11 @@ class Level(StrEnum):
     DEGRADED = "degraded"
     MINIMAL = "minimal"
 
+    @property
+    def depth(self) -> int:
+        """0 for full, growing as it shrinks."""
+        return tuple(Level).index(self)
+
 
 class Phase(StrEnum):
     """Where a replica stands; `agent.lifecycle` has the legal transitions."""
@@ -101,6 +106,8 @@ class ReplicaFact:
     phase: Phase
     since: Wall  #: when it entered the phase
     level: Level = Level.FULL
+    launched: SpecDigest | None = None  #: of the profile as shrunk to its level; None: as `spec`
+    devices: tuple[str, ...] = ()  #: UUIDs of the accelerators it was placed on
     pid: int | None = None
     url: str | None = None
     footprint: Footprint | None = None  #: what the placement counted for it
@@ -234,6 +241,73 @@ class Usage:
     at: Wall
     seen: int
     replicas: Mapping[ReplicaId, ReplicaUse] = field(default_factory=dict)
+    held: Mapping[ModelName, int] = field(default_factory=dict)  #: requests that wait for an endpoint of the model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """When an on-demand model was last asked for while it was not ready, and last used. Stamps only move forward."""
+
+    asked: Wall
+    used: Wall | None = None
+
+    @property
+    def last(self) -> Wall:
+        return self.asked if self.used is None else max(self.asked, self.used)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelLoad:
+    """What a model has to do, over all its replicas; `waiting` counts the engines' queues and the gateways'."""
+
+    ready: int = 0  #: replicas
+    starting: int = 0  #: replicas placed and not ready yet
+    running: int = 0  #: requests
+    waiting: int = 0  #: requests
+    known: bool = True  #: False: no replica's load could be read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingState:
+    """Replicas beyond the base, and since when the model is busy or quiet."""
+
+    extra: int = 0
+    busy_since: Wall | None = None
+    quiet_since: Wall | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Concurrency:
+    """What one replica of a spec was measured to hold on one node: requests at once within the latency target."""
+
+    requests: int
+    at: Wall
+    ttft: Seconds  #: time to the first token, 95th percentile, at that concurrency
+    itl: Seconds  #: time between tokens, 95th percentile
+    tokens_per_second: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cordon:
+    """The operator's word on a node: nothing new goes there. `drain`: what is there moves away."""
+
+    at: Wall
+    by: str
+    drain: bool = False
+
+
+class Action(StrEnum):
+    """What recovery does about a failure, from mild to severe."""
+
+    RETRY = "retry"
+    DEGRADE = "degrade"
+    MINIMAL = "minimal"
+    FALLBACK = "fallback"
+    QUARANTINE = "quarantine"
+
+    @property
+    def severity(self) -> int:
+        return tuple(Action).index(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,11 +315,23 @@ class RecoveryRecord:
     """Consecutive failures of one spec on one node. A success deletes it."""
 
     model: ModelName
-    attempts: int
+    attempts: int  #: failures that the model may be to blame for
     last: Failure
     last_replica: ReplicaId  #: the failure already counted, so that a pass counts none twice
     retry_at: Wall | None  #: None: not until something changes
-    quarantined: bool = False
+    action: Action = Action.RETRY
+    level: Level = Level.FULL  #: that the next attempt is made at
+    delays: int = 0  #: failures in a row that it is not to blame for: weights that could not be had, a full disk
+    facts: str = ""  #: of the node when it was quarantined: when they change, it is tried anew
+
+    @property
+    def quarantined(self) -> bool:
+        return self.action is Action.QUARANTINE
+
+    @property
+    def exhausted(self) -> bool:
+        """The ladder has ended: the next profile's turn, and the fallback's."""
+        return self.action.severity >= Action.FALLBACK.severity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,9 +353,20 @@ class Observed:
     nodes: Mapping[NodeName, NodeReport]
     replicas: Mapping[ReplicaId, ReplicaFact]
     recovery: Mapping[tuple[SpecDigest, NodeName], RecoveryRecord]
-    footprints: Mapping[tuple[SpecDigest, NodeName], Footprint]  #: absent: unknown, never 0
+    footprints: Mapping[tuple[SpecDigest, Level], Footprint]
+    """By spec and level, as declared or estimated from weights that some node has. Absent: unknown, never 0."""
+    measured: Mapping[tuple[SpecDigest, NodeName], Footprint] = field(default_factory=dict)
+    """What a full-level replica was seen to take on that node: wins over `footprints` there."""
+    unreachable: frozenset[NodeName] = frozenset()  #: nodes whose reports stopped coming
+    cordons: Mapping[NodeName, Cordon] = field(default_factory=dict)
     outstanding: Mapping[ReplicaId, int] = field(default_factory=dict)
     last_used: Mapping[ReplicaId, Wall] = field(default_factory=dict)
+
+    def footprint(self, spec: SpecDigest, node: NodeName, level: Level = Level.FULL) -> Footprint | None:
+        """What a replica is counted for there; None: nobody can tell yet."""
+        if level is Level.FULL and (seen := self.measured.get((spec, node))) is not None:
+            return seen
+        return self.footprints.get((spec, level))
 
     def active(self, replica: ReplicaFact) -> bool:
         """A request is in flight there: by the engine's count or by a gateway's."""

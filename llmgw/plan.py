@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from llmgw.catalog.spec import ProfileSpec
-from llmgw.facts import Footprint, Level, Progress
+from llmgw.facts import Action, Footprint, Level, Progress
 from llmgw.ids import EngineName, ModelName, NodeName, ProfileName, ReplicaId, Revision, SpecDigest
 from llmgw.units import Bytes, Seconds, Wall, format_bytes
 
@@ -14,9 +14,17 @@ class Reason(StrEnum):
     """Why a node was refused, a replica stopped, or a model is not up. The CLI prints it, tests assert it."""
 
     # refusals of a node
+    PLACEMENT = "placement"  #: pool, node or label
+    UNREACHABLE = "unreachable"
+    CORDONED = "cordoned"
     ENGINE = "engine unavailable"
+    QUARANTINED = "quarantined here"
+    DEVICES = "devices"  #: too few
+    DEVICE_MEMORY = "device memory"
     HOST_MEMORY = "host memory"
     DISK = "disk"
+    GROUP = "group"
+    DRAFT = "draft"  #: its companion cannot be there
     SIZE_UNKNOWN = "size unknown"
     NO_NODE = "no node has reported"
     # why a replica is stopped
@@ -25,7 +33,16 @@ class Reason(StrEnum):
     SYSTEM_STOPPED = "stopped by the operator"
     PRESSURE = "memory pressure"
     DUPLICATE = "one too many"
+    NOT_WANTED = "wanted at 0"  #: outside its window, say
+    IDLE = "idle"
+    SCALED_DOWN = "fewer are wanted"
+    NODE_DRAINED = "node drained"
+    DRAFT_UNUSED = "drafts for nobody"
     FAILED = "failed"
+
+
+Levels = Mapping[tuple[SpecDigest, Level], ProfileSpec]
+"""What profiles are shrunk to, by the full one's digest: the levels that exist and take less than the one above."""
 
 
 class Want(StrEnum):
@@ -40,6 +57,11 @@ class Wish:
     model: ModelName
     count: int
     why: str
+    reason: Reason = Reason.NOT_WANTED  #: that a replica too many is stopped for
+    on_demand: bool = False  #: wanted only since it was asked for: makes room for an equal that is waited for
+    waited: bool = False  #: a request waits for it, or for what was loaded for one to have served it
+    held: bool = False  #: suspended: as it is, nothing launched or stopped
+    asked: Wall | None = None  #: the last ask that was counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +72,7 @@ class Rejection:
     reason: Reason
     need: Bytes = Bytes(0)
     have: Bytes = Bytes(0)
+    freeable: Bytes = Bytes(0)  #: what there would be if all that may give way to it were evicted
     detail: str = ""
 
     def __str__(self) -> str:
@@ -69,17 +92,21 @@ class Launch:
     node: NodeName
     footprint: Footprint
     level: Level = Level.FULL
+    launched: SpecDigest | None = None  #: of `profile`, where its level is not full
+    devices: tuple[str, ...] = ()  #: UUIDs
+    why: str = ""  #: the node was chosen, and the model is wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """A replica to drain and stop. An `eviction` that does not drain in time is given up."""
+    """A replica to drain and stop. An `eviction` that does not drain in time is given up. `detail`: for whom."""
 
     replica: ReplicaId
     model: ModelName
     node: NodeName
     reason: Reason
     eviction: bool = False
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,12 +120,12 @@ class Unschedulable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One pass's decision. `keep`: the replica that serves (or will serve) each wish that has one."""
+    """One pass's decision. `keep`: the replicas that serve (or will serve) each wish that has some; the best first."""
 
     launches: tuple[Launch, ...] = ()
     stops: tuple[Stop, ...] = ()
     unschedulable: tuple[Unschedulable, ...] = ()
-    keep: Mapping[ModelName, ReplicaId] = field(default_factory=dict)
+    keep: Mapping[ModelName, tuple[ReplicaId, ...]] = field(default_factory=dict)
     waiting: Mapping[ModelName, str] = field(default_factory=dict)  #: launches held back this pass, and why
     due: Wall | None = None  #: when the next pass is worth making though nothing changes
 
@@ -119,6 +146,9 @@ class Assignment:
     revision: Revision
     footprint: Footprint
     level: Level = Level.FULL
+    launched: SpecDigest | None = None  #: of `profile`, where its level is not full
+    devices: tuple[str, ...] = ()  #: UUIDs of its accelerators
+    draft_url: str | None = None  #: of its companion
     start_timeout: Seconds = Seconds(600)
     drain_timeout: Seconds = Seconds(120)
     disk_reserve: Bytes = Bytes(0)
@@ -175,6 +205,12 @@ class ModelStatus:
     rejections: tuple[Rejection, ...] = ()
     why: str = ""  #: it is wanted so often
     footprint: Footprint | None = None  #: what its placement counts; None: not known yet
+    replicas: tuple[ReplicaId, ...] = ()  #: all that are kept; `replica` is the best of them
+    ready: int = 0  #: of them
+    level: Level = Level.FULL
+    action: Action | None = None  #: of the last failure, while it counts
+    fallback: ModelName | None = None  #: served in its place now
+    asked: Wall | None = None  #: the last ask that this verdict knows of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

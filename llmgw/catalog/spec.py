@@ -48,9 +48,14 @@ class ProfileSpec:
     weights: WeightsSpec | None = None
     draft: WeightsSpec | None = None  #: a small model for speculative decoding, loaded by the same process
     files: Mapping[str, WeightsSpec] = field(default_factory=dict)  #: whatever else the engine reads, by role
+    draft_model: ModelName | None = None
+    """A companion: the model of that name runs beside this one, as a process of its own, and drafts for it."""
     context: int = 4096  #: tokens per slot
     parallel: int = 1  #: requests decoded at once
-    devices: int = 0
+    devices: int = 0  #: accelerators; 0: the CPU
+    exclusive: bool = False  #: nothing else on its devices
+    weight: float = 1.0  #: share of traffic among the endpoints of its tier
+    tier: int = 0  #: used only while no lower one has a ready endpoint
     memory: Bytes | None = None
     host_memory: Bytes | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -58,12 +63,48 @@ class ProfileSpec:
     wrapper: tuple[str, ...] = ()
     env: Mapping[str, str | SecretRef] = field(default_factory=dict)
     start_timeout: Seconds | None = None
+    degraded: "ProfileSpec | None" = None
+    """What it is shrunk to when it does not fit: the whole of it, with the block merged in. None: the engine's way."""
+    minimal: "ProfileSpec | None" = None
 
     @property
     def roles(self) -> Mapping[str, WeightsSpec]:
         """Every file the engine reads, by role: `weights`, `draft`, and those of `files`."""
         named = {"weights": self.weights, "draft": self.draft}
         return {role: spec for role, spec in named.items() if spec is not None} | dict(self.files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A time of the week with its own bounds. `days`: 0 is Monday; `start` and `end` in minutes from midnight by the
+    cluster's zone, `end` up to 1440. One whose end is not after its start ends on the day after."""
+
+    days: tuple[int, ...]
+    start: int
+    end: int
+    min: int = 0
+    max: int = 0  #: 0: the model's own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingSpec:
+    """How many replicas. `on_demand`: none until asked for."""
+
+    min: int = 1
+    max: int = 1
+    on_demand: bool = False
+    idle_timeout: Seconds | None = None  #: of an on-demand model; None: the cluster's
+    windows: tuple[Window, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementSpec:
+    """Which nodes may run it: each part that is not empty must hold. `spread`: on different nodes where possible."""
+
+    pools: tuple[str, ...] = ()
+    nodes: tuple[NodeName, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    spread: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +116,11 @@ class ModelSpec:
     labels: Mapping[str, str] = field(default_factory=dict)
     priority: int = 0
     pinned: bool = False
+    suspend: bool = False  #: left as it is: never launched, evicted, restarted or stopped
+    fallback: ModelName | None = None  #: serves in its place when recovery gives up
+    scaling: ScalingSpec = ScalingSpec()
+    placement: PlacementSpec = PlacementSpec()
+    groups: tuple[str, ...] = ()  #: models that share one never reside together on a node
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -92,6 +138,18 @@ class GatewaySettings:
 class Defaults:
     start_timeout: Seconds = Seconds(600)
     drain_timeout: Seconds = Seconds(120)
+    idle_timeout: Seconds = Seconds(900)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingSettings:
+    """When a model gets a replica more or less, and how long one stays at least."""
+
+    up_waiting: float = 1  #: requests waiting for each replica that make a model busy
+    up_after: Seconds = Seconds(30)  #: busy for so long: one more
+    down_after: Seconds = Seconds(300)  #: quiet for so long: one less
+    min_residency: Seconds = Seconds(30)
+    """An on-demand replica that was ready or used so recently gives way to no equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +171,7 @@ class BudgetSpec:
     """Policy: what llmgw may use. None: as much as there is."""
 
     host: Bytes | None = None
+    device: Bytes | None = None  #: of each device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +180,13 @@ class ReserveSpec:
 
     host: Bytes = Bytes(GIB)
     disk: Bytes = Bytes(GIB)
+    device: Bytes = Bytes(512 * MIB)  #: of each device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
+    pool: str = "default"
+    labels: Mapping[str, str] = field(default_factory=dict)
     budget: BudgetSpec = BudgetSpec()
     reserve: ReserveSpec = ReserveSpec()
 
@@ -132,8 +194,10 @@ class NodeSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
     name: str = "default"
+    time_zone: str = "UTC"  #: of schedule windows: an IANA name
     gateway: GatewaySettings = GatewaySettings()
     defaults: Defaults = Defaults()
+    scaling: ScalingSettings = ScalingSettings()
     recovery: RecoverySettings = RecoverySettings()
     weights: WeightsSettings = WeightsSettings()
     nodes: Mapping[NodeName, NodeSpec] = field(default_factory=dict)
@@ -154,7 +218,8 @@ class Catalog:
 
 
 LAUNCH_FIELDS: Final = (
-    "engine", "weights", "draft", "files", "context", "parallel", "devices", "options", "args", "wrapper", "env",
+    "engine", "weights", "draft", "draft_model", "files", "context", "parallel", "devices", "options",
+    "args", "wrapper", "env",
 )  # fmt: skip
 """The fields of a profile that a running engine was launched from. The others (memory figures, time-outs) change
 what is placed where, and restart nothing."""

@@ -28,7 +28,7 @@ async def apply(store: Store, plan: Plan, seen: Seen, catalog: Catalog, now: Ins
     """
     stops = [_stopping(stop, seen, catalog) for stop in plan.stops]
     leaving = {assignment.replica for assignment in stops}
-    adopted = [_adopting(id, seen, catalog) for id in plan.keep.values()]
+    adopted = [_adopting(id, seen, catalog) for ids in plan.keep.values() for id in ids]
     changes = [_put_assignment(assignment) for assignment in (*stops, *filter(None, adopted))]
     changes += await _endpoint_changes(store, seen, catalog, leaving)
     changes += _forgotten(seen)

@@ -1,6 +1,6 @@
 """Read the store into one `Observed`: what agents report, merged with what was assigned and not yet reported."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TypeVar
@@ -64,7 +64,8 @@ async def observe(store: Store, engines: Engines, catalog: Catalog, now: Instant
         nodes=reports,
         replicas=_replicas(reported, assignments, now),
         recovery=await recovery_records(store),
-        footprints=dict(_footprints(catalog, reports, engines, measured)),
+        footprints=dict(_footprints(catalog, reports, engines)),
+        measured=measured_footprints(catalog, measured),
         outstanding=outstanding,
         last_used=last_used,
     )
@@ -135,34 +136,43 @@ def _use(usages: Iterable[Usage], now: Instant) -> tuple[dict[ReplicaId, int], d
 
 
 def _footprints(
-    catalog: Catalog,
-    reports: Mapping[NodeName, NodeReport],
-    engines: Engines,
-    measured: Mapping[tuple[SpecDigest, NodeName], Measured],
-) -> Iterable[tuple[tuple[SpecDigest, NodeName], Footprint]]:
+    catalog: Catalog, reports: Mapping[NodeName, NodeReport], engines: Engines
+) -> Iterable[tuple[tuple[SpecDigest, Level], Footprint]]:
     for model in catalog.models.values():
         for profile in model.profiles:
-            spec = spec_digest(model.name, profile)
-            for report in reports.values():
-                footprint = footprint_of(profile, report, engines, measured.get((spec, report.node)))
-                if footprint is not None:
-                    yield (spec, report.node), footprint
+            footprint = footprint_of(profile, reports.values(), engines)
+            if footprint is not None:
+                yield (spec_digest(model.name, profile), Level.FULL), footprint
 
 
-def footprint_of(
-    profile: ProfileSpec, report: NodeReport, engines: Engines, measured: Measured | None = None
-) -> Footprint | None:
-    """Declared, else measured there before, else estimated by the engine from the weights on the node, else guessed
-    from the declared size.
+def measured_footprints(
+    catalog: Catalog, measured: Mapping[tuple[SpecDigest, NodeName], Measured]
+) -> dict[tuple[SpecDigest, NodeName], Footprint]:
+    """What was measured, of the profiles that the catalog has and that declare nothing themselves."""
+    profiles = {spec_digest(model.name, one): one for model in catalog.models.values() for one in model.profiles}
+    found: dict[tuple[SpecDigest, NodeName], Footprint] = {}
+    for (spec, node), one in measured.items():
+        profile = profiles.get(spec)
+        if profile is not None and profile.memory is None and (seen := measuring.footprint(one, profile)) is not None:
+            found[spec, node] = seen
+    return found
+
+
+def footprint_of(profile: ProfileSpec, reports: Collection[NodeReport], engines: Engines) -> Footprint | None:
+    """Declared, else estimated by the engine from the weights on any node, else guessed from the declared size.
 
     None: unknown, which is never taken for 0.
     """
     if profile.memory is not None:
-        return Footprint(host=Bytes(profile.memory + (profile.host_memory or 0)), source="declared")
-    if measured is not None and (seen := measuring.footprint(measured, profile)) is not None:
-        return seen
-    found = {role: on_node(report.weights, spec) for role, spec in profile.roles.items()}
-    here = {role: fact for role, fact in found.items() if fact is not None}
+        beside = profile.host_memory or Bytes(0)
+        if profile.devices > 0:
+            return Footprint(host=beside, device=profile.memory, source="declared")
+        return Footprint(host=Bytes(profile.memory + beside), source="declared")
+    here: dict[str, WeightsFact] = {}
+    for role, spec in profile.roles.items():
+        found = (on_node(report.weights, spec) for report in reports)
+        if (fact := next(filter(None, found), None)) is not None:
+            here[role] = fact
     engine = engines.by_name.get(profile.engine)
     estimate = _estimate(engine, profile, here) if engine else None
     if estimate is not None:

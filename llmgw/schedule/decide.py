@@ -66,7 +66,7 @@ class _Draft:
     launches: list[Launch] = field(default_factory=list)
     stops: dict[ReplicaId, Stop] = field(default_factory=dict)
     unschedulable: list[Unschedulable] = field(default_factory=list)
-    keep: dict[ModelName, ReplicaId] = field(default_factory=dict)
+    keep: dict[ModelName, tuple[ReplicaId, ...]] = field(default_factory=dict)
     waiting: dict[ModelName, str] = field(default_factory=dict)
     due: list[Wall] = field(default_factory=list)
 
@@ -122,7 +122,7 @@ def _claim(model: ModelSpec, node: NodeName, present: ReplicaFact | None, observ
         model=model,
         profile=profile,
         spec=spec,
-        footprint=observed.footprints.get((spec, node)),
+        footprint=observed.footprint(spec, node),
         present=present,
         record=observed.recovery.get((spec, node)),
     )
@@ -135,7 +135,7 @@ def _known(claims: Sequence[_Claim], draft: _Draft) -> list[_Claim]:
         if claim.footprint is None:
             draft.waiting[claim.model.name] = "waiting for the node to look up its files"
             if claim.present is not None:
-                draft.keep[claim.model.name] = claim.present.id
+                draft.keep[claim.model.name] = (claim.present.id,)
     return [claim for claim in claims if claim.footprint is not None]
 
 
@@ -187,7 +187,7 @@ class _Room:
 
     def _keep(self, claim: _Claim) -> None:
         if claim.present is not None and claim.present.id not in self._draft.stops:
-            self._draft.keep[claim.model.name] = claim.present.id
+            self._draft.keep[claim.model.name] = (claim.present.id,)
 
     def _replace_or_launch(self, claim: _Claim) -> None:
         """An admitted claim that does not run yet: launched once there is room for it."""
@@ -292,7 +292,7 @@ class _Room:
 
     def _cost(self, replica: ReplicaFact) -> Bytes:
         """The current figure for its spec, else what it was launched with, else what it is seen to take."""
-        known = self._observed.footprints.get((replica.spec, replica.node)) or replica.footprint
+        known = self._observed.footprint(replica.spec, replica.node, replica.level) or replica.footprint
         return known.host if known is not None else (replica.resident or Bytes(0))
 
 

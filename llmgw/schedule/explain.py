@@ -65,9 +65,9 @@ def _state(
         return ModelState.STOPPED, wish.why
     if wish.count == 0:
         return ModelState.INACTIVE, wish.why
-    if replica is not None and replica.phase is Phase.READY and replica.id in plan.keep.values():
+    if replica is not None and replica.phase is Phase.READY and replica.id in plan.keep.get(model, ()):
         return ModelState.READY, f"{refused}; the previous version serves" if refused else ""
-    if replica is not None and replica.id in plan.keep.values():
+    if replica is not None and replica.id in plan.keep.get(model, ()):
         return ModelState.LOADING, str(replica.phase)
     if refused is not None:
         return ModelState.UNSCHEDULABLE, str(refused)
@@ -92,15 +92,14 @@ def _times(attempts: int) -> str:
 
 def _replica_of(model: ModelName, plan: Plan, observed: Observed) -> ReplicaFact | None:
     """The replica that stands for the model: the kept one, else the newest that still holds memory."""
-    kept = plan.keep.get(model)
-    if kept is not None:
-        return observed.replicas[kept]
+    if kept := plan.keep.get(model):
+        return observed.replicas[kept[0]]
     present = [r for r in observed.replicas.values() if r.model == model and r.phase.occupies_memory]
     return max(present, key=lambda r: (r.since, r.id), default=None)
 
 
 def _footprint_of(spec: SpecDigest, observed: Observed) -> Footprint | None:
-    known = (observed.footprints.get((spec, node)) for node in sorted(observed.nodes))
+    known = (observed.footprint(spec, node) for node in sorted(observed.nodes))
     return next((footprint for footprint in known if footprint is not None), None)
 
 

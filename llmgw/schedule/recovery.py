@@ -14,7 +14,7 @@ Quarantine still makes one probing attempt every `quarantine_retry`.
 from typing import Final
 
 from llmgw.catalog.spec import RecoverySettings
-from llmgw.facts import Failure, FailureKind, Phase, RecoveryRecord, ReplicaFact
+from llmgw.facts import Action, Failure, FailureKind, Phase, RecoveryRecord, ReplicaFact
 from llmgw.ids import short_hash
 from llmgw.units import Instant, Seconds, Wall
 
@@ -46,7 +46,7 @@ def account(
         last=failed.failure,
         last_replica=failed.id,
         retry_at=retry_at,
-        quarantined=quarantined,
+        action=Action.QUARANTINE if quarantined else Action.RETRY,
     )
 
 

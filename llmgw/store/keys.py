@@ -11,12 +11,16 @@ HISTORY: Final = "catalog/history/"  #: values.HistoryEntry
 MODELS: Final = "catalog/models/"  #: catalog.spec.ModelSpec
 RECOVERY: Final = "recovery/"  #: facts.RecoveryRecord
 MEASURED: Final = "measured/"  #: facts.Measured
+CONCURRENCY: Final = "concurrency/"  #: facts.Concurrency
+ASKS: Final = "asks/"  #: facts.Ask
+SCALING: Final = "scaling/"  #: facts.ScalingState
+CORDONS: Final = "settings/cordons/"  #: facts.Cordon
 NODES: Final = "nodes/"
 ENDPOINTS: Final = "endpoints/"  #: plan.Endpoint
 EXPLAIN: Final = "explain/"  #: plan.ModelStatus
 USAGE: Final = "usage/"  #: facts.Usage
 
-DURABLE: Final = ("settings/", APPLIED, HISTORY, RECOVERY, MEASURED)
+DURABLE: Final = ("settings/", APPLIED, HISTORY, RECOVERY, MEASURED, CONCURRENCY, ASKS, SCALING)
 """Prefixes that the embedded store keeps on disk. The rest is rebuilt from what runs."""
 
 
@@ -35,6 +39,22 @@ def recovery(spec: SpecDigest, node: NodeName) -> str:
 
 def measured(spec: SpecDigest, node: NodeName) -> str:
     return f"{MEASURED}{spec}/{node}"
+
+
+def concurrency(spec: SpecDigest, node: NodeName) -> str:
+    return f"{CONCURRENCY}{spec}/{node}"
+
+
+def ask(name: ModelName) -> str:
+    return f"{ASKS}{name}"
+
+
+def scaling(name: ModelName) -> str:
+    return f"{SCALING}{name}"
+
+
+def cordon(node: NodeName) -> str:
+    return f"{CORDONS}{node}"
 
 
 def report(node: NodeName) -> str:

@@ -115,7 +115,7 @@ async def test_the_story_of_a_model_that_fails_has_its_last_failure(api: Api) ->
         last=Failure(kind=FailureKind.TERMINAL, reason="no such file", at=Wall(seed.NOW - 5)),
         last_replica=ReplicaId("r2"),
         retry_at=None,
-        quarantined=True,
+        action=Action.QUARANTINE,
     )
     await api.seeds.put(keys.recovery(SpecDigest("5" * 16), seed.NODE), record)
     other = replace(record, model=seed.QWEN)

@@ -13,7 +13,7 @@ from llmgw.engine.manager import Engines
 from llmgw.facts import Footprint, Level, Measured, Phase, ReplicaFact
 from llmgw.ids import ReplicaId, SpecDigest
 from llmgw.reconcile import measured
-from llmgw.reconcile.observe import footprint_of
+from llmgw.reconcile.observe import footprint_of, measured_footprints
 from llmgw.units import GIB, MIB, Instant, Mono, Wall
 
 A = model("a")
@@ -105,8 +105,9 @@ def test_a_peak_above_the_declaration_is_told_once_with_both_figures() -> None:
 
 def test_declared_wins_over_measured_and_measured_over_a_guess() -> None:
     one = Measured(host=gib(3), at=NOW.wall)
-    assert footprint_of(A.profiles[0], report(), Engines(), one) == Footprint(host=gib(3), source="measured")
-    footprint = footprint_of(declared(2).profiles[0], report(), Engines(), one)
+    assert measured_footprints(catalog(A), {KEY: one}) == {KEY: Footprint(host=gib(3), source="measured")}
+    assert measured_footprints(catalog(declared(2)), {KEY: one}) == {}
+    footprint = footprint_of(declared(2).profiles[0], [report()], Engines())
     assert footprint is not None
     assert (footprint.host, footprint.source) == (gib(2), "declared")
 

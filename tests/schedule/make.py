@@ -21,6 +21,7 @@ from llmgw.facts import (
     Failure,
     FailureKind,
     Footprint,
+    Level,
     MemoryFact,
     NodeReport,
     Observed,
@@ -111,6 +112,6 @@ def observed(
         nodes={NODE: node or report()},
         replicas={r.id: r for r in replicas},
         recovery={(spec, NODE): record for spec, record in (recovery or {}).items()},
-        footprints={(spec_of(m), NODE): Footprint(host=gib(size)) for m, size in pairs},
+        footprints={(spec_of(m), Level.FULL): Footprint(host=gib(size)) for m, size in pairs},
         **fields,
     )

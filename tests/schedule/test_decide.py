@@ -37,7 +37,7 @@ def test_a_model_that_runs_as_wanted_is_left_alone() -> None:
     a = model("a")
     plan = plan_for(catalog(a), observed(replica(a), sizes=[(a, 4)]))
     assert plan.is_empty
-    assert plan.keep == {"a": "a-1"}
+    assert plan.keep == {"a": ("a-1",)}
 
 
 def test_nothing_is_launched_before_a_node_reported() -> None:
@@ -84,7 +84,7 @@ def test_a_change_that_cannot_be_placed_leaves_the_old_one_serving() -> None:
     world = observed(replica(old), sizes=[(old, 4), (new, 500)])
     plan = plan_for(catalog(new), world)
     assert plan.is_empty
-    assert plan.keep == {"a": "a-1"}
+    assert plan.keep == {"a": ("a-1",)}
     assert [str(refused.model) for refused in plan.unschedulable] == ["a"]
     assert states(catalog(new), world) == {"a": ModelState.READY}
 
@@ -179,7 +179,7 @@ def test_what_runs_meanwhile_is_left_as_it_is() -> None:
     old, new = model("a"), model("a", context=8192)
     plan = plan_for(catalog(new), observed(replica(old), sizes=[(old, 4)], node=report(catalog="of-yesterday")))
     assert plan.is_empty
-    assert plan.keep == {"a": "a-1"}
+    assert plan.keep == {"a": ("a-1",)}
 
 
 def test_an_engine_that_is_missing_is_said_with_its_reason() -> None:
@@ -254,7 +254,7 @@ def test_of_two_replicas_of_one_spec_the_ready_one_stays() -> None:
     a = model("a")
     world = observed(replica(a, "x", phase=Phase.STARTING), replica(a, "y"), sizes=[(a, 4)])
     plan = plan_for(catalog(a), world)
-    assert plan.keep == {"a": "y"}
+    assert plan.keep == {"a": ("y",)}
     assert [(stop.replica, stop.reason) for stop in plan.stops] == [("x", Reason.DUPLICATE)]
 
 
