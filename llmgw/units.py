@@ -12,6 +12,7 @@ Wall = NewType("Wall", float)  #: seconds since the Unix epoch: whatever is stor
 KIB: Final = 1024
 MIB: Final = 1024**2
 GIB: Final = 1024**3
+TIB: Final = 1024**4
 
 _BYTES: Final = {
     "": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
