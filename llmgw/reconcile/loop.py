@@ -8,12 +8,12 @@ from typing import Final
 import structlog
 
 from llmgw.catalog.live import LiveCatalog
-from llmgw.catalog.spec import Catalog, spec_digest
+from llmgw.catalog.spec import Catalog
 from llmgw.clock import Clock
 from llmgw.desired import desired
 from llmgw.engine.manager import Engines
 from llmgw.errors import LlmgwError, RetryableError
-from llmgw.facts import Event, Observed, Phase, RecoveryRecord
+from llmgw.facts import Event, Observed, RecoveryRecord
 from llmgw.ids import ModelName, NodeName, SpecDigest
 from llmgw.plan import ModelState, ModelStatus, Plan
 from llmgw.reconcile import dispatch, measured, status
@@ -83,14 +83,14 @@ class Controller:
             await status.write(self._store, self._live.state(), (), now)
             return RESYNC
         seen = await self._observe(catalog, now)
-        records = _account(seen, catalog, now)
+        records = recovery.changes(seen.observed, catalog, {}, now)
         if records or self._unkept:
             await self._keep(records)
             self._report_failures(seen.observed, records, now)
             seen = await self._observe(catalog, now)
         if await self._measure(seen, catalog, now):
             seen = await self._observe(catalog, now)
-        wishes = desired(catalog, stopped=seen.stopped is not None)
+        wishes = desired(catalog, now=now, stopped=seen.stopped is not None)
         plan = decide(wishes, catalog, seen.observed, now)
         await dispatch.apply(self._store, plan, seen, catalog, now, self._record)
         told = statuses(plan, wishes, catalog, seen.observed, stopped=seen.stopped is not None)
@@ -155,26 +155,6 @@ class Controller:
             if self._states.get(model) != item.state:
                 self._record(_event(now, model, str(item.state), item.reason))
         self._states = {model: item.state for model, item in current.items()}
-
-
-def _account(seen: Seen, catalog: Catalog, now: Instant) -> _Records:
-    """Recovery records that change: new failures counted, stable successes and specs that left forgotten."""
-    settings, observed = catalog.cluster.recovery, seen.observed
-    records: _Records = {}
-    for fact in sorted(observed.replicas.values(), key=lambda fact: (fact.since, fact.id)):
-        key = (fact.spec, fact.node)
-        known = records.get(key) or observed.recovery.get(key)
-        if fact.phase is Phase.FAILED and fact.failure is not None:
-            record = recovery.account(fact, known, settings, now)
-            if record != known:
-                records[key] = record
-        elif known is not None and recovery.proved_stable(fact, settings, now):
-            records[key] = None
-    wanted = {spec_digest(model.name, profile) for model in catalog.models.values() for profile in model.profiles}
-    for spec, node in observed.recovery.keys() - records.keys():
-        if spec not in wanted:
-            records[spec, node] = None
-    return {key: record for key, record in records.items() if key[0] in wanted or key in observed.recovery}
 
 
 def _until_due(plan: Plan, now: Instant) -> float:

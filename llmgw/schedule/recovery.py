@@ -1,58 +1,191 @@
-"""What a failure leads to: a retry after a back-off, or quarantine.
+"""What a failure leads to. Records are kept for each replica spec on each node, and a success deletes them.
 
-| kind             | 1st-3rd in a row | later      |
-|------------------|------------------|------------|
-| crash, oom, hang, detached | retry  | quarantine |
-| fetch, node      | retry            | retry      |
-| terminal         | quarantine       | quarantine |
+| kind            | 1st in a row | 2nd     | 3rd      | 4th        | later      |
+|-----------------|--------------|---------|----------|------------|------------|
+| crash, detached | retry        | retry   | retry    | quarantine | quarantine |
+| oom             | degrade      | minimal | fallback | quarantine | quarantine |
+| hang            | retry        | degrade | minimal  | fallback   | quarantine |
+| terminal        | quarantine   |         |          |            |            |
+| fetch, node     | retry, for ever                                           |
 
+The column is the number of failures in a row of any kind, the row the latest one's kind. What is done is the more
+severe of the table's step and the last one: neither step nor level falls before a success.
+
+A degrading step goes to its level, or where there is none to the next smaller that exists; without one smaller than
+the level at hand it is a plain retry. Without a fallback model, fallback is quarantine.
 A fetch that fails, or a node without a port or disk to spare, says nothing about the model, and networks come back: it
-is retried for ever, at the cap.
-Quarantine still makes one probing attempt every `quarantine_retry`.
+only delays, up to the cap, and changes neither step nor level.
+Quarantine still makes one probing attempt every `quarantine_retry`, and is lifted when the node's facts change.
 """
 
+from collections.abc import Collection, Mapping
 from typing import Final
 
-from llmgw.catalog.spec import RecoverySettings
-from llmgw.facts import Action, Failure, FailureKind, Phase, RecoveryRecord, ReplicaFact
-from llmgw.ids import short_hash
+from llmgw.catalog.spec import Catalog, ModelSpec, RecoverySettings, spec_digest
+from llmgw.facts import Action, FailureKind, Level, NodeReport, Observed, Phase, RecoveryRecord, ReplicaFact
+from llmgw.ids import EngineName, NodeName, ReplicaId, SpecDigest, short_hash
+from llmgw.plan import Levels
 from llmgw.units import Instant, Seconds, Wall
-
-RETRIES: Final = 3
 
 CLOCK_JUMP: Final = 60.0
 """Seconds that clocks may differ by."""
 
 _NOT_ITS_FAULT: Final = frozenset({FailureKind.FETCH, FailureKind.NODE})
+_CRASH: Final = (Action.RETRY, Action.RETRY, Action.RETRY, Action.QUARANTINE)
+_TABLE: Final[Mapping[FailureKind, tuple[Action, ...]]] = {
+    FailureKind.CRASH: _CRASH,
+    FailureKind.DETACHED: _CRASH,
+    FailureKind.OOM: (Action.DEGRADE, Action.MINIMAL, Action.FALLBACK, Action.QUARANTINE),
+    FailureKind.HANG: (Action.RETRY, Action.DEGRADE, Action.MINIMAL, Action.FALLBACK, Action.QUARANTINE),
+    FailureKind.TERMINAL: (Action.QUARANTINE,),
+}
+_LEVEL: Final[Mapping[Action, Level]] = {Action.DEGRADE: Level.DEGRADED, Action.MINIMAL: Level.MINIMAL}
+_STEP: Final[Mapping[Level, Action]] = {level: action for action, level in _LEVEL.items()}
+
+Key = tuple[SpecDigest, NodeName]
+
+
+def changes(observed: Observed, catalog: Catalog, levels: Levels, now: Instant) -> dict[Key, RecoveryRecord | None]:
+    """The records that change: failures counted; None where a success, a spec that left or a node that changed has
+    them forgotten."""
+    models = {spec_digest(model.name, one): model for model in catalog.models.values() for one in model.profiles}
+    existing: dict[SpecDigest, set[Level]] = {}
+    for spec, level in levels:
+        existing.setdefault(spec, set()).add(level)
+    changed = _forgotten(observed, models, catalog.cluster.recovery, now)
+    for _, _, fact in _failed(observed):
+        key = (fact.spec, fact.node)
+        before = observed.recovery.get(key)
+        if fact.spec not in models or (before is not None and _is_counted(fact, before, now)):
+            continue
+        changed[key] = account(
+            fact,
+            changed.get(key, before),
+            catalog.cluster.recovery,
+            now,
+            levels=existing.get(fact.spec, ()),
+            has_fallback=models[fact.spec].fallback is not None,
+            facts=node_facts(observed.nodes.get(fact.node), fact.engine),
+        )
+    return changed
+
+
+def _failed(observed: Observed) -> list[tuple[Wall, ReplicaId, ReplicaFact]]:
+    """Oldest failure first."""
+    return sorted(
+        (fact.failure.at, fact.id, fact)
+        for fact in observed.replicas.values()
+        if fact.phase is Phase.FAILED and fact.failure is not None
+    )
+
+
+def _forgotten(
+    observed: Observed, models: Mapping[SpecDigest, ModelSpec], settings: RecoverySettings, now: Instant
+) -> dict[Key, RecoveryRecord | None]:
+    proven: dict[Key, Wall] = {}  #: the latest moment that a stable replica became ready
+    for fact in observed.replicas.values():
+        if proved_stable(fact, settings, now):
+            proven[fact.spec, fact.node] = max(fact.since, proven.get((fact.spec, fact.node), fact.since))
+    return {
+        (spec, node): None
+        for (spec, node), record in observed.recovery.items()
+        if spec not in models
+        or _was_before(record, proven.get((spec, node)), now)
+        or _lifted(record, models[spec], spec, observed.nodes.get(node))
+    }
+
+
+def _was_before(record: RecoveryRecord, ready: Wall | None, now: Instant) -> bool:
+    """Whether its last failure came before one of the spec's replicas became ready, there to stay: one that was ready
+    already proves nothing about the next launch. A stamp from a clock since set back counts as old."""
+    return ready is not None and (record.last.at <= ready or record.last.at > now.wall + CLOCK_JUMP)
+
+
+def _lifted(record: RecoveryRecord, model: ModelSpec, spec: SpecDigest, report: NodeReport | None) -> bool:
+    """Whether the node has changed since it was quarantined there, and the engine can be used."""
+    if not record.quarantined or not record.facts or report is None:
+        return False
+    engine = next(one.engine for one in model.profiles if spec_digest(model.name, one) == spec)
+    usable = any(one.name == engine and one.why is None for one in report.engines)
+    return usable and node_facts(report, engine) != record.facts
+
+
+def node_facts(report: NodeReport | None, engine: EngineName) -> str:
+    """A short hash of what an attempt depends on besides the spec: which program runs, on which devices, in how much
+    memory. Empty: not known."""
+    if report is None:
+        return ""
+    programs = sorted(f"{one.version} {one.path} {one.why is None}" for one in report.engines if one.name == engine)
+    devices = sorted(f"{one.uuid} {one.healthy} {one.divided}" for one in report.devices)
+    return short_hash("\n".join([*programs, *devices, str(report.memory.total)]), 16)
 
 
 def account(
-    failed: ReplicaFact, record: RecoveryRecord | None, settings: RecoverySettings, now: Instant
+    failed: ReplicaFact,
+    record: RecoveryRecord | None,
+    settings: RecoverySettings,
+    now: Instant,
+    *,
+    levels: Collection[Level],
+    has_fallback: bool,
+    facts: str = "",
 ) -> RecoveryRecord:
-    """The record after one more failure. Counting it twice changes nothing, however long it is reported."""
+    """The record after one more failure. Counting it twice changes nothing, however long it is reported.
+
+    `levels`: those that exist besides FULL. `facts`: the node's, which its quarantine is good for.
+    """
     assert failed.failure is not None, f"{failed.id} is in phase {failed.phase} without a failure"
-    if record is not None and (record.last_replica == failed.id or _is_older(failed.failure, record, now)):
+    if record is not None and _is_counted(failed, record, now):
         return record
-    attempts = 1 + (record.attempts if record else 0)
-    kind = failed.failure.kind
-    quarantined = kind is FailureKind.TERMINAL or (kind not in _NOT_ITS_FAULT and attempts > RETRIES)
-    if quarantined:
-        retry_at = Wall(now.wall + settings.quarantine_retry) if settings.quarantine_retry > 0 else None
+    attempts, delays = (record.attempts, record.delays) if record else (0, 0)
+    action, level = (record.action, record.level) if record else (Action.RETRY, Level.FULL)
+    if failed.failure.kind in _NOT_ITS_FAULT:
+        delays += 1
     else:
-        retry_at = Wall(now.wall + backoff(attempts, settings, jitter_of(failed.id)))
+        attempts, delays = attempts + 1, 0
+        step, level = _step(failed.failure.kind, attempts, level, levels)
+        action = max(step, action, key=lambda each: each.severity)
+    if action is Action.FALLBACK and not has_fallback:
+        action = Action.QUARANTINE
     return RecoveryRecord(
         model=failed.model,
         attempts=attempts,
         last=failed.failure,
         last_replica=failed.id,
-        retry_at=retry_at,
-        action=Action.QUARANTINE if quarantined else Action.RETRY,
+        retry_at=_retry_at(action, delays or attempts, failed.id, settings, now),
+        action=action,
+        level=level,
+        delays=delays,
+        facts=facts if action is Action.QUARANTINE else "",
     )
 
 
-def _is_older(failure: Failure, record: RecoveryRecord, now: Instant) -> bool:
-    """Whether it came before the one counted last, and so was counted too, unless that one's stamp means nothing."""
-    return failure.at < record.last.at <= now.wall + CLOCK_JUMP
+def _step(kind: FailureKind, attempts: int, level: Level, levels: Collection[Level]) -> tuple[Action, Level]:
+    """What the table says to do, and the level of the next attempt."""
+    row = _TABLE[kind]
+    action = row[min(attempts, len(row)) - 1]
+    if action not in _LEVEL:
+        return action, level
+    by_depth = sorted(levels, key=lambda each: each.depth)
+    small_enough = [each for each in by_depth if each.depth >= _LEVEL[action].depth]
+    reached = (small_enough or by_depth[-1:] or [level])[0]
+    return (_STEP[reached], reached) if reached.depth > level.depth else (Action.RETRY, level)
+
+
+def _retry_at(action: Action, number: int, replica: str, settings: RecoverySettings, now: Instant) -> Wall | None:
+    if action is not Action.QUARANTINE:
+        return Wall(now.wall + backoff(number, settings, jitter_of(replica)))
+    return Wall(now.wall + settings.quarantine_retry) if settings.quarantine_retry > 0 else None
+
+
+def _is_counted(failed: ReplicaFact, record: RecoveryRecord, now: Instant) -> bool:
+    """Whether its failure is the one counted last, or came before that and so was counted too, unless that one's
+    stamp means nothing. Of two at the same moment the one with the smaller id is the first."""
+    assert failed.failure is not None
+    if record.last_replica == failed.id:
+        return True
+    before = (failed.failure.at, failed.id) < (record.last.at, record.last_replica)
+    return before and record.last.at <= now.wall + CLOCK_JUMP
 
 
 def backoff(attempts: int, settings: RecoverySettings, jitter: float) -> Seconds:
