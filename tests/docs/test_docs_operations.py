@@ -11,7 +11,7 @@ from llmgw.admin.metrics import families
 from llmgw.admin.reading import Seen
 from llmgw.agent.ports import DEFAULT_PORTS
 from llmgw.catalog.spec import RecoverySettings
-from llmgw.facts import Failure, FailureKind, Phase, RecoveryRecord, ReplicaFact
+from llmgw.facts import Action, Failure, FailureKind, Level, Phase, RecoveryRecord, ReplicaFact
 from llmgw.gateway.meters import Meters
 from llmgw.gateway.openai import Code
 from llmgw.ids import Digest, EngineName, ModelName, NodeName, ProfileName, ReplicaId, Revision, SpecDigest
@@ -23,6 +23,13 @@ from llmgw.store.values import Applied, ConditionType
 from llmgw.units import Instant, Mono, Wall
 
 OPERATIONS = docs_text.text_of("operations")
+STEPS = {
+    Action.RETRY: "again",
+    Action.DEGRADE: "degraded",
+    Action.MINIMAL: "minimal",
+    Action.FALLBACK: "fallback",
+    Action.QUARANTINE: "quarantine",
+}  #: as the table of failures calls them
 
 
 def named(text: str, header: str) -> list[str]:
@@ -89,7 +96,7 @@ def test_every_kind_of_failure_is_documented() -> None:
 @pytest.mark.parametrize("row", docs_text.rows(OPERATIONS, "kind"), ids=lambda row: row[0])
 def test_failures_lead_to_what_is_documented(row: list[str]) -> None:
     record: RecoveryRecord | None = None
-    for attempt in range(1, 6):
+    for attempt, step in enumerate(row[2:], start=1):
         failure = Failure(kind=FailureKind(docs_text.words(row[0])[0]), reason="r", at=Wall(1))
         fact = ReplicaFact(
             id=ReplicaId(f"r{attempt}"),
@@ -103,8 +110,15 @@ def test_failures_lead_to_what_is_documented(row: list[str]) -> None:
             since=Wall(1),
             failure=failure,
         )
-        record = recovery.account(fact, record, RecoverySettings(), Instant(Mono(0), Wall(1)))
-        assert record.quarantined == (row[2 if attempt <= 3 else 3] == "quarantine"), attempt
+        record = recovery.account(
+            fact,
+            record,
+            RecoverySettings(),
+            Instant(Mono(0), Wall(1)),
+            levels=(Level.DEGRADED, Level.MINIMAL),
+            has_fallback=True,
+        )
+        assert STEPS[record.action] == step, attempt
 
 
 def test_every_error_code_of_the_gateway_is_documented_and_no_other() -> None:
