@@ -1,11 +1,224 @@
-"""How many replicas of each model should run now, and why. Pure."""
+"""How many replicas of each model should run now, and why. Pure.
 
-from llmgw.catalog.spec import Catalog
-from llmgw.plan import Wish
+A model's base is what its scaling block, or the window that it is in, asks for at least; of an on-demand model whose
+base is 0 it is 1 for as long as it was asked for or used within the idle time-out. Scaling adds to the base, and the
+ceiling bounds the sum.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from math import inf, nextafter
+from typing import Final
+
+from llmgw.catalog import windows
+from llmgw.catalog.spec import Catalog, ClusterSpec, ModelSpec, ScalingSpec, Window
+from llmgw.facts import Ask, Observed, Phase, ReplicaFact
+from llmgw.ids import ModelName
+from llmgw.plan import Reason, Wish
+from llmgw.units import Instant, Seconds, Wall, format_seconds
+
+_IN_USE: Final = frozenset((Phase.PLACING, Phase.FETCHING, Phase.STARTING, Phase.READY))
+"""A replica that drains answers what it has, and no more: that says nothing about who is waited for."""
 
 
-def desired(catalog: Catalog, *, stopped: bool) -> tuple[Wish, ...]:
-    """A wish for every model, in name order: none while the operator's switch is thrown, else one each."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How many replicas at least and at most. `on_demand`: the base is there only because it was asked for."""
+
+    base: int
+    ceiling: int
+    window: Window | None = None
+    on_demand: bool = False
+    why: str = ""
+    reason: Reason = Reason.SCALED_DOWN  #: that a replica beyond them is stopped for
+
+
+def demand(
+    catalog: Catalog, observed: Observed, asks: Mapping[ModelName, Ask], now: Instant
+) -> Mapping[ModelName, Ask]:
+    """The asks brought up to date with what is in use. Absent: of a model that left, or is not on-demand.
+
+    Use refreshes only what was asked for. An on-demand replica that was found running and never asked for counts as
+    asked for now, so that it is not stopped before anybody could ask. Stamps only move forward; one from a clock
+    ahead of ours counts as now.
+    """
+    current = {name: _clamped(asks[name], now.wall) for name in sorted(asks) if _on_demand(catalog, name)}
+    replicas = [r for r in observed.replicas.values() if _on_demand(catalog, r.model)]
+    for replica in replicas:
+        if replica.adopted and replica.phase.occupies_memory:
+            current.setdefault(replica.model, Ask(asked=now.wall))
+    for replica in replicas:
+        ask, used = current.get(replica.model), _used(replica, observed, now.wall)
+        if ask is not None and used is not None and (ask.used is None or ask.used < used):
+            current[replica.model] = Ask(asked=ask.asked, used=used)
+    return current
+
+
+def desired(
+    catalog: Catalog,
+    *,
+    now: Instant,
+    stopped: bool = False,
+    asks: Mapping[ModelName, Ask] | None = None,
+    extra: Mapping[ModelName, int] | None = None,
+    running: Mapping[ModelName, int] | None = None,
+    fallbacks: Collection[ModelName] = (),
+) -> tuple[Wish, ...]:
+    """A wish for every model, in name order. In this order: the operator's switch, suspended, the count.
+
+    `extra`: replicas beyond the base, by scaling. `running`: replicas that run now, of suspended models. `fallbacks`:
+    models that stand in for another now.
+    """
     if stopped:
-        return tuple(Wish(model=name, count=0, why="stopped by the operator") for name in sorted(catalog.models))
-    return tuple(Wish(model=name, count=1, why="in the catalog") for name in sorted(catalog.models))
+        why, reason = "stopped by the operator", Reason.SYSTEM_STOPPED
+        return tuple(Wish(model=name, count=0, why=why, reason=reason) for name in sorted(catalog.models))
+    asks, extra, running = asks or {}, extra or {}, running or {}
+    found = all_bounds(catalog, asks, now.wall, fallbacks)
+    timeout = catalog.cluster.gateway.cold_start_timeout
+    return tuple(
+        _held(name, running.get(name, 0))
+        if catalog.models[name].suspend
+        else _wish(name, bounds, asks.get(name), extra.get(name, 0), timeout, now.wall)
+        for name, bounds in found.items()
+    )
+
+
+def next_due(catalog: Catalog, asks: Mapping[ModelName, Ask], now: Instant) -> Wall | None:
+    """When the wishes change though nothing happens: a window begins or ends, an idle time-out or a wait is over."""
+    cluster, local = catalog.cluster, windows.at(now.wall, catalog.cluster.time_zone)
+    changes = {spec.scaling.windows for spec in catalog.models.values() if spec.scaling.windows}
+    begins = (windows.next_change(each, local) for each in changes)
+    due = [at.timestamp() for at in begins if at is not None]
+    for name, ask in asks.items():
+        if _on_demand(catalog, name):
+            ask = _clamped(ask, now.wall)
+            ends = [ask.last + idle_timeout(catalog.models[name].scaling, cluster)]
+            if _waits(ask, cluster.gateway.cold_start_timeout, now.wall):
+                ends.append(ask.asked + cluster.gateway.cold_start_timeout)
+            due += [nextafter(end, inf) for end in ends]  # until then, and then too
+    return Wall(min((at for at in due if at > now.wall), default=0)) or None
+
+
+def all_bounds(
+    catalog: Catalog, asks: Mapping[ModelName, Ask], now: Wall, fallbacks: Collection[ModelName] = ()
+) -> Mapping[ModelName, Bounds]:
+    """The bounds of every model, in name order. Scaling and wishes must agree on them."""
+    cluster, local = catalog.cluster, windows.at(now, catalog.cluster.time_zone)
+    return {
+        name: _bounds(catalog.models[name], cluster, asks.get(name), local, now, name in fallbacks)
+        for name in sorted(catalog.models)
+    }
+
+
+def idle_timeout(scaling: ScalingSpec, cluster: ClusterSpec) -> Seconds:
+    """How long an on-demand model is kept after its last use. 0 or absent: the cluster's."""
+    return scaling.idle_timeout or cluster.defaults.idle_timeout
+
+
+def describe(window: Window) -> str:
+    """A window as people write it: `mon-fri 08:00-19:00`."""
+    return f"{_days(window.days)} {_time(window.start)}-{_time(window.end)}"
+
+
+def _bounds(
+    model: ModelSpec, cluster: ClusterSpec, ask: Ask | None, local: datetime, now: Wall, fallback: bool
+) -> Bounds:
+    scaling = model.scaling
+    window = windows.active(scaling.windows, local) if scaling.windows else None
+    base = scaling.min if window is None else window.min
+    ceiling = window.max if window is not None and window.max > 0 else scaling.max
+    if base > 0 or not scaling.on_demand:
+        why, reason = _why_base(scaling, window, base), Reason.SCALED_DOWN if base else Reason.NOT_WANTED
+        return Bounds(base=base, ceiling=ceiling, window=window, why=why, reason=reason)
+    base, why = _asked_for(ask, idle_timeout(scaling, cluster), cluster.gateway.cold_start_timeout, now)
+    if not base and fallback:
+        base, why = 1, "serves in another's place"
+    reason = Reason.SCALED_DOWN if base else Reason.NOT_WANTED if ask is None else Reason.IDLE
+    return Bounds(base=base, ceiling=ceiling, window=window, on_demand=base > 0, why=why, reason=reason)
+
+
+def _asked_for(ask: Ask | None, timeout: Seconds, cold_start: Seconds, now: Wall) -> tuple[int, str]:
+    """1 for as long as it was asked for or used lately, or a request waits for it, however long it takes to load."""
+    if ask is None:
+        return 0, "on demand, and not asked for"
+    ask = _clamped(ask, now)
+    idle = Seconds(now - ask.last)
+    if idle <= timeout or _waits(ask, cold_start, now):
+        return 1, f"asked for {_ago(idle)}" if ask.used is None or ask.asked > ask.used else f"used {_ago(idle)}"
+    return 0, f"on demand, and idle for more than {format_seconds(timeout)}"
+
+
+def _waits(ask: Ask, cold_start: Seconds, now: Wall) -> bool:
+    """A request waits for the model, or for what was loaded for it: asked for and not used since."""
+    return (ask.used is None or ask.asked > ask.used) and now - ask.asked <= cold_start
+
+
+def _why_base(scaling: ScalingSpec, window: Window | None, base: int) -> str:
+    if window is not None:
+        return f"window {describe(window)}" + ("" if base else ": none")
+    if not base:
+        return "outside its windows" if scaling.windows else "its scaling.min is 0"
+    return "in the catalog" if base == 1 else f"at least {base}"
+
+
+def _wish(model: ModelName, bounds: Bounds, ask: Ask | None, extra: int, cold_start: Seconds, now: Wall) -> Wish:
+    most = max(bounds.ceiling, bounds.base)
+    count = min(bounds.base + max(extra, 0), most) if bounds.base else 0
+    busy = f"{bounds.why}; {count} of at most {most}: busy"
+    return Wish(
+        model=model,
+        count=count,
+        why=busy if count > bounds.base else bounds.why,
+        reason=bounds.reason,
+        on_demand=bounds.on_demand,
+        waited=bool(count) and ask is not None and _waits(_clamped(ask, now), cold_start, now),
+        asked=None if ask is None else ask.asked,
+    )
+
+
+def _held(model: ModelName, running: int) -> Wish:
+    return Wish(model=model, count=running, why=f"suspended: as it is, with {running}", held=True)
+
+
+def _on_demand(catalog: Catalog, name: ModelName) -> bool:
+    model = catalog.models.get(name)
+    return model is not None and model.scaling.on_demand
+
+
+def _clamped(ask: Ask, now: Wall) -> Ask:
+    if ask.last <= now:
+        return ask
+    return Ask(asked=min(ask.asked, now), used=None if ask.used is None else min(ask.used, now))
+
+
+def _used(replica: ReplicaFact, observed: Observed, now: Wall) -> Wall | None:
+    """When it was last used; None: nobody has said."""
+    if replica.phase not in _IN_USE:
+        return None
+    if observed.active(replica):
+        return now
+    used = observed.last_used.get(replica.id)
+    return None if used is None else min(used, now)
+
+
+def _ago(idle: Seconds) -> str:
+    """Coarse on purpose: a text that changed with every pass would be written to the store with every pass."""
+    if idle < 60:
+        return "less than a minute ago"
+    return f"{format_seconds(idle // 60 * 60)} ago"
+
+
+def _days(days: tuple[int, ...]) -> str:
+    if len(days) == len(windows.DAYS):
+        return "daily"
+    runs: list[list[str]] = []
+    for before, day in zip((None, *sorted(days)), sorted(days), strict=False):
+        if before is None or before + 1 < day:
+            runs.append([])
+        runs[-1].append(windows.DAYS[day])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(run) for run in runs)
+
+
+def _time(minutes: int) -> str:
+    return f"{minutes // 60:02d}:{minutes % 60:02d}"

@@ -17,11 +17,11 @@ from llmgw.units import Wall
 
 
 def plan_for(cat: Catalog, world: Observed, *, stopped: bool = False) -> Plan:
-    return decide(desired(cat, stopped=stopped), cat, world, NOW)
+    return decide(desired(cat, now=NOW, stopped=stopped), cat, world, NOW)
 
 
 def states(cat: Catalog, world: Observed, *, stopped: bool = False) -> dict[str, ModelState]:
-    wishes = desired(cat, stopped=stopped)
+    wishes = desired(cat, now=NOW, stopped=stopped)
     plan = decide(wishes, cat, world, NOW)
     return {s.model: s.state for s in statuses(plan, wishes, cat, world, stopped=stopped)}
 
@@ -300,7 +300,7 @@ def applied(plan: Plan, cat: Catalog, world: Observed) -> Observed:
 @settings(max_examples=300)
 def test_a_plan_never_launches_beyond_capacity_or_budget(world: tuple[Catalog, Observed]) -> None:
     cat, seen = world
-    plan = decide(desired(cat, stopped=False), cat, seen, NOW)
+    plan = decide(desired(cat, now=NOW, stopped=False), cat, seen, NOW)
     memory = seen.nodes[NODE].memory
     free = memory.total - gib(1) - memory.foreign
     held = sum(r.footprint.host for r in seen.replicas.values() if r.phase.occupies_memory and r.footprint)
@@ -317,7 +317,7 @@ def test_a_plan_never_launches_beyond_capacity_or_budget(world: tuple[Catalog, O
 @settings(max_examples=300)
 def test_no_eviction_hits_pinned_or_active(world: tuple[Catalog, Observed]) -> None:
     cat, seen = world
-    for stop in decide(desired(cat, stopped=False), cat, seen, NOW).stops:
+    for stop in decide(desired(cat, now=NOW, stopped=False), cat, seen, NOW).stops:
         if stop.reason is Reason.PRESSURE:
             assert not seen.active(seen.replicas[stop.replica])
 
@@ -327,7 +327,7 @@ def test_no_eviction_hits_pinned_or_active(world: tuple[Catalog, Observed]) -> N
 def test_carried_out_again_and_again_it_comes_to_rest(world: tuple[Catalog, Observed]) -> None:
     cat, seen = world
     for _ in range(8):
-        plan = decide(desired(cat, stopped=False), cat, seen, NOW)
+        plan = decide(desired(cat, now=NOW, stopped=False), cat, seen, NOW)
         if plan.is_empty and not any(r.phase in LEAVING for r in seen.replicas.values()):
             break
         seen = applied(plan, cat, seen)
@@ -341,7 +341,7 @@ def test_carried_out_again_and_again_it_comes_to_rest(world: tuple[Catalog, Obse
 @given(worlds())
 def test_every_wish_is_kept_launched_waiting_or_refused(world: tuple[Catalog, Observed]) -> None:
     cat, seen = world
-    plan = decide(desired(cat, stopped=False), cat, seen, NOW)
+    plan = decide(desired(cat, now=NOW, stopped=False), cat, seen, NOW)
     told = {*plan.keep, *(x.model for x in plan.launches), *plan.waiting, *(x.model for x in plan.unschedulable)}
     assert told >= set(cat.models), plan
 
@@ -352,7 +352,7 @@ def test_the_order_of_what_is_observed_changes_nothing(world: tuple[Catalog, Obs
     other = replace(
         seen, replicas=dict(reversed(seen.replicas.items())), footprints=dict(reversed(seen.footprints.items()))
     )
-    wishes = desired(cat, stopped=False)
+    wishes = desired(cat, now=NOW, stopped=False)
     assert decide(wishes, cat, seen, NOW) == decide(tuple(reversed(wishes)), cat, other, NOW)
 
 
