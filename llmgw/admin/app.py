@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Sequence
 
-import msgspec
 from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -10,9 +9,11 @@ from starlette.responses import Response
 
 from llmgw.admin import metrics, reading, views
 from llmgw.admin.answers import answer, failure
+from llmgw.admin.bodies import read_body
 from llmgw.admin.collecting import collect_listing
 from llmgw.admin.guard import Guard
 from llmgw.admin.model_routes import NotThere, model_routes
+from llmgw.admin.node_routes import node_routes
 from llmgw.admin.shapes import NOT_THERE, StopRequest, SwitchOutput
 from llmgw.clock import Clock, SystemClock
 from llmgw.errors import LlmgwError, StaleRevision
@@ -23,8 +24,6 @@ from llmgw.store import keys
 from llmgw.store.api import Store
 from llmgw.store.codec import decode, encode
 from llmgw.store.events import KEPT, EventLog
-
-MAX_BODY = 64 * 1024
 
 
 def create_app(
@@ -49,6 +48,7 @@ def create_app(
     app.include_router(_looking_routes(store, events, node, clock or SystemClock()), prefix="/api/v1")
     app.include_router(model_routes(store, events, state, clock or SystemClock()), prefix="/api/v1")
     app.include_router(_switch_routes(store, clock or SystemClock()), prefix="/api/v1")
+    app.include_router(node_routes(store, events, clock or SystemClock()), prefix="/api/v1")
     app.add_middleware(Guard, token=token, hosts=hosts)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _bad_parameter)
@@ -114,7 +114,7 @@ def _switch_routes(store: Store, clock: Clock) -> APIRouter:
 
     @routes.post("/stop")
     async def stop(request: Request) -> Response:
-        asked = await _body(request)
+        asked = await read_body(request, StopRequest)
         wanted = Stopped(at=clock.now().wall, by=asked.by.strip()[:200] or "someone")
         try:
             await store.put(keys.STOPPED, encode(wanted), if_revision=0)
@@ -131,18 +131,6 @@ def _switch_routes(store: Store, clock: Clock) -> APIRouter:
         return answer(SwitchOutput(changed=was is not None, stopped=None))
 
     return routes
-
-
-async def _body(request: Request) -> StopRequest:
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY:
-            raise HTTPException(413, f"the body is larger than {MAX_BODY} bytes")
-    try:
-        return msgspec.json.decode(body, type=StopRequest) if body else StopRequest()
-    except msgspec.MsgspecError as error:
-        raise HTTPException(400, f"the body is not as it should be: {error}") from error
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

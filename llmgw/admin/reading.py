@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from llmgw.catalog.spec import ModelSpec
-from llmgw.facts import NodeReport, RecoveryRecord
+from llmgw.facts import Cordon, NodeReport, RecoveryRecord
 from llmgw.ids import ModelName, NodeName, ReplicaId
 from llmgw.plan import Assignment, ModelStatus, Stopped
 from llmgw.store import keys
@@ -27,6 +27,7 @@ class Seen:
     explained: Mapping[ModelName, ModelStatus] = field(default_factory=dict)
     reports: Mapping[NodeName, NodeReport] = field(default_factory=dict)
     assignments: Mapping[ReplicaId, Assignment] = field(default_factory=dict)
+    cordons: Mapping[NodeName, Cordon] = field(default_factory=dict)
 
 
 async def look(store: Store) -> Seen:
@@ -38,6 +39,7 @@ async def look(store: Store) -> Seen:
     explained = [_read(entry, ModelStatus) for entry in (await store.list(keys.EXPLAIN)).entries]
     reports = [_read(entry, NodeReport) for entry in nodes if entry.key.endswith("/report")]
     assignments = [_read(entry, Assignment) for entry in nodes if "/assignments/" in entry.key]
+    cordons = (await store.list(keys.CORDONS)).entries
     return Seen(
         applied=applied,
         status=await _get(store, keys.CATALOG_STATUS, CatalogStatus),
@@ -46,6 +48,7 @@ async def look(store: Store) -> Seen:
         explained={status.model: status for status in explained},
         reports={report.node: report for report in reports},
         assignments={assignment.replica: assignment for assignment in assignments},
+        cordons={NodeName(keys.last(entry.key)): _read(entry, Cordon) for entry in cordons},
     )
 
 

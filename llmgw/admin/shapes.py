@@ -158,6 +158,8 @@ class DeviceRow:
     """An accelerator, or a MIG instance of the one that `parent` names: usable when `why` is null and not `divided`.
 
     `foreign`: used by what is not the node's engines; null where the driver does not tell, as are `processes`.
+    `capacity`: what engines could have of it; `budget`: what the catalog allows them, null for all of that; `counted`:
+    what placements took.
     """
 
     uuid: str
@@ -172,11 +174,26 @@ class DeviceRow:
     divided: bool
     driver: str | None
     why: str | None
+    capacity: Size = 0
+    budget: Size | None = None
+    counted: Size = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CordonRow:
+    """The operator's word on a node: nothing new goes there. `drain`: what is there moves away."""
+
+    at: Time
+    by: str
+    drain: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRow:
-    """A machine as its agent last reported it."""
+    """A machine as its agent last reported it. `memory_capacity`, `memory_budget` and `memory_counted` as a device's.
+
+    `replicas`: that hold memory there, those about to be started included.
+    """
 
     name: str
     reported_at: Time
@@ -189,6 +206,12 @@ class NodeRow:
     engines: tuple[EngineRow, ...]
     devices: tuple[DeviceRow, ...] = ()
     disk_mount: str | None = None
+    pool: str = "default"
+    labels: Mapping[str, str] = field(default_factory=dict)
+    cordon: CordonRow | None = None
+    memory_capacity: Size = 0
+    memory_budget: Size | None = None
+    memory_counted: Size = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,6 +291,18 @@ class SwitchOutput:
     version: int = VERSION
     changed: bool
     stopped: StoppedRow | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CordonOutput:
+    """`llmgw cordon`, `llmgw drain` and `llmgw uncordon`. `changed`: false when it was so already; `replicas`: that are
+    on the node."""
+
+    version: int = VERSION
+    changed: bool
+    node: str
+    cordon: CordonRow | None
+    replicas: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,6 +420,23 @@ class StopRequest:
     by: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CordonRequest:
+    """The body of `POST /api/v1/cordon`."""
+
+    node: str
+    by: str = ""
+    drain: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UncordonRequest:
+    """The body of `POST /api/v1/uncordon`."""
+
+    node: str
+    by: str = ""
+
+
 OUTPUTS: Final = {
     "status": StatusOutput,
     "models": ModelsOutput,
@@ -392,6 +444,7 @@ OUTPUTS: Final = {
     "nodes": NodesOutput,
     "events": EventsOutput,
     "switch": SwitchOutput,
+    "cordon": CordonOutput,
     "collect": CollectOutput,
     "validate": ValidateOutput,
     "down": DownOutput,

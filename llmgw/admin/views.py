@@ -3,18 +3,15 @@
 from collections.abc import Iterable
 
 from llmgw import __version__
+from llmgw.admin.node_views import node_row
 from llmgw.admin.reading import Seen
 from llmgw.admin.shapes import (
     CatalogRow,
     ConditionRow,
-    DeviceProcessRow,
-    DeviceRow,
-    EngineRow,
     EventRow,
     EventsOutput,
     ModelRow,
     ModelsOutput,
-    NodeRow,
     NodesOutput,
     ProblemRow,
     ProgressRow,
@@ -25,7 +22,7 @@ from llmgw.admin.shapes import (
 )
 from llmgw.catalog.spec import ModelSpec
 from llmgw.errors import Problem
-from llmgw.facts import DeviceFact, Event, Footprint, NodeReport, Phase, Progress, ReplicaFact
+from llmgw.facts import Event, Footprint, Phase, Progress, ReplicaFact
 from llmgw.ids import NodeName, ReplicaId
 from llmgw.plan import Assignment, ModelState, ModelStatus, Stopped, Want
 from llmgw.store.values import CatalogStatus
@@ -66,7 +63,7 @@ def replicas(seen: Seen) -> ReplicasOutput:
 
 
 def nodes(seen: Seen) -> NodesOutput:
-    return NodesOutput(nodes=tuple(_node(seen.reports[name]) for name in sorted(seen.reports)))
+    return NodesOutput(nodes=tuple(node_row(seen, seen.reports[name]) for name in sorted(seen.reports)))
 
 
 def events(happened: Iterable[tuple[int, Event]]) -> EventsOutput:
@@ -215,43 +212,6 @@ def _placing(assignment: Assignment) -> ReplicaRow:
         progress=None,
         footprint_source=assignment.footprint.source,
         footprint_device=assignment.footprint.device,
-    )
-
-
-def _node(report: NodeReport) -> NodeRow:
-    alive = sum(fact.phase.occupies_memory for fact in report.replicas)
-    return NodeRow(
-        name=report.node,
-        reported_at=report.at,
-        memory_total=report.memory.total,
-        memory_available=report.memory.available,
-        memory_foreign=report.memory.foreign,
-        disk_total=report.disk.total,
-        disk_free=report.disk.free,
-        replicas=alive,
-        engines=tuple(EngineRow(name=e.name, version=e.version, why=e.why, path=e.path) for e in report.engines),
-        devices=tuple(map(_device, report.devices)),
-        disk_mount=report.disk.mount,
-    )
-
-
-def _device(fact: DeviceFact) -> DeviceRow:
-    told = fact.processes
-    return DeviceRow(
-        uuid=fact.uuid,
-        name=fact.name,
-        index=fact.index,
-        total=fact.total,
-        used=fact.used,
-        free=fact.free,
-        foreign=fact.foreign,
-        processes=None
-        if told is None
-        else tuple(DeviceProcessRow(pid=process.pid, memory=process.memory, ours=process.ours) for process in told),
-        parent=fact.parent,
-        divided=fact.divided,
-        driver=fact.driver,
-        why=fact.why,
     )
 
 

@@ -12,6 +12,7 @@ from typer.main import get_command
 from llmgw import __version__
 from llmgw.cli import (
     collect,
+    cordon,
     doctor,
     down,
     engine_logs,
@@ -50,6 +51,9 @@ def make_app() -> typer.Typer:
     app.command("models")(models.models)
     app.command("replicas")(replicas.replicas)
     app.command("nodes")(nodes.nodes)
+    app.command("cordon")(cordon.cordon)
+    app.command("drain")(cordon.drain)
+    app.command("uncordon")(cordon.uncordon)
     app.command("events")(events.events)
     app.command("explain")(explain.explain)
     app.command("logs")(engine_logs.logs)

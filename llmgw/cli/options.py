@@ -1,5 +1,6 @@
 """Options that commands share, and what they mean."""
 
+import getpass
 import os
 import sys
 from enum import StrEnum
@@ -46,6 +47,14 @@ def state_root(given: Path | None) -> Path:
 
 def wants_json(output: OutputFormat, as_json: bool) -> bool:
     return as_json or output is OutputFormat.JSON
+
+
+def user() -> str:
+    """Who throws a switch, as others are told."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # no such user in the password file, as in some containers
+        return "someone"
 
 
 def address(text: str, option: str) -> tuple[str, int]:

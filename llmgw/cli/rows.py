@@ -23,8 +23,12 @@ REPLICA_HEADERS: Final = (
     "REPLICA", "MODEL", "ENGINE", "NODE", "STATE", "PID", "MEMORY", "COUNTED", "BUSY", "URL", "REVISION",
     "REASON",
 )  # fmt: skip
-NODE_HEADERS: Final = ("NODE", "REPORTED", "MEMORY FREE", "DISK FREE", "REPLICAS", "ENGINES")
-DEVICE_HEADERS: Final = ("NODE", "DEVICE", "UUID", "MEMORY FREE", "OURS", "FOREIGN", "STATE")
+NODE_HEADERS: Final = (
+    "NODE", "POOL", "STATE", "REPORTED", "MEMORY FREE", "FOR ENGINES", "DISK FREE", "REPLICAS", "ENGINES",
+)  # fmt: skip
+DEVICE_HEADERS: Final = (
+    "NODE", "DEVICE", "UUID", "MEMORY FREE", "FOR ENGINES", "COUNTED", "FREE FOR THEM", "OURS", "FOREIGN", "STATE",
+)  # fmt: skip
 ENGINE_HEADERS: Final = ("NODE", "ENGINE", "VERSION", "PATH, OR WHY NOT")
 EVENT_HEADERS: Final = ("WHEN", "SUBJECT", "REASON", "MESSAGE")
 WEIGHTS_HEADERS: Final = ("ENTRY", "NODE", "SIZE", "SOURCE", "VERDICT")
@@ -62,12 +66,27 @@ def node_cells(row: NodeRow, now: float) -> tuple[str, ...]:
     engines = ", ".join(f"{e.name} {e.version or ''}".strip() if e.why is None else f"no {e.name}" for e in row.engines)
     return (
         row.name,
+        row.pool,
+        node_state(row),
         ago(row.reported_at, now),
         f"{size(row.memory_available)} of {size(row.memory_total)}",
+        f"{size(row.memory_counted)} of {size(limit(row.memory_capacity, row.memory_budget))} counted",
         f"{size(row.disk_free)} of {size(row.disk_total)}",
         str(row.replicas),
         engines,
     )
+
+
+def node_state(row: NodeRow) -> str:
+    """Whether new replicas go there, and what is there stays."""
+    if row.cordon is None:
+        return "in use"
+    return "draining" if row.cordon.drain else "cordoned"
+
+
+def limit(capacity: int, budget: int | None) -> int:
+    """The most that engines may take: physics and policy."""
+    return capacity if budget is None else min(capacity, budget)
 
 
 def device_cells(node: NodeRow, row: DeviceRow) -> tuple[str, ...]:
@@ -75,7 +94,19 @@ def device_cells(node: NodeRow, row: DeviceRow) -> tuple[str, ...]:
     state = row.why or ("divided by MIG" if row.divided else "ok")
     ours = None if row.foreign is None else max(0, row.used - row.foreign)
     name = f"- {row.name}" if row.parent is not None else row.name
-    return (node.name, name, row.uuid, f"{size(row.free)} of {size(row.total)}", size(ours), size(row.foreign), state)
+    most = limit(row.capacity, row.budget)
+    return (
+        node.name,
+        name,
+        row.uuid,
+        f"{size(row.free)} of {size(row.total)}",
+        size(most),
+        size(row.counted),
+        size(max(0, most - row.counted)),
+        size(ours),
+        size(row.foreign),
+        state,
+    )
 
 
 def engine_cells(node: NodeRow, row: EngineRow) -> tuple[str, ...]:

@@ -1,9 +1,8 @@
 """`llmgw stop` and `llmgw start`: the operator's switch."""
 
-import getpass
 import time
 
-from llmgw.cli.options import Admin, Json, Output, OutputFormat, State, state_root, wants_json
+from llmgw.cli.options import Admin, Json, Output, OutputFormat, State, state_root, user, wants_json
 
 
 def stop(state: State = None, admin: Admin = None, output: Output = OutputFormat.TABLE, as_json: Json = False) -> None:
@@ -20,7 +19,7 @@ def stop(state: State = None, admin: Admin = None, output: Output = OutputFormat
     from llmgw.cli.printing import print_json, print_line
     from llmgw.cli.text import ago
 
-    answer = connect(state_root(state), admin).post("stop", SwitchOutput, StopRequest(by=_user()))
+    answer = connect(state_root(state), admin).post("stop", SwitchOutput, StopRequest(by=user()))
     if wants_json(output, as_json):
         print_json(answer)
     elif answer.changed or answer.stopped is None:
@@ -48,10 +47,3 @@ def start(state: State = None, admin: Admin = None, output: Output = OutputForma
         print_line("started: models are loading; `llmgw status` shows how far they are")
     else:
         print_line("not stopped: nothing to do")
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # no such user in the password file, as in some containers
-        return "someone"

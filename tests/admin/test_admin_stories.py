@@ -15,7 +15,7 @@ from llmgw.admin.app import create_app
 from llmgw.admin.shapes import ModelRow
 from llmgw.admin.stories import FailureRow, HolderRow, PlaceRow
 from llmgw.catalog.spec import BudgetSpec, NodeSpec
-from llmgw.facts import Event, Failure, FailureKind, Footprint, RecoveryRecord
+from llmgw.facts import Action, Event, Failure, FailureKind, Footprint, RecoveryRecord
 from llmgw.ids import ReplicaId, SpecDigest
 from llmgw.plan import ModelState, Reason, Rejection, Stopped
 from llmgw.statedir import StateDir

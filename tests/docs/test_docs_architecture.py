@@ -42,6 +42,7 @@ def test_every_package_is_described_and_exists() -> None:
 def test_every_store_key_is_in_the_table_and_no_other() -> None:
     made = {
         keys.STOPPED,
+        keys.cordon(NodeName("NODE")),
         keys.APPLIED,
         keys.CATALOG_STATUS,
         re.sub(r"\d+", "NUMBER", keys.history(1)),
