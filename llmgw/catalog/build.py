@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from llmgw.catalog.levels import LEVELS
 from llmgw.catalog.schemas import to_bytes, to_seconds
 from llmgw.catalog.spec import (
     BudgetSpec,
@@ -11,26 +12,43 @@ from llmgw.catalog.spec import (
     GatewaySettings,
     ModelSpec,
     NodeSpec,
+    PlacementSpec,
     ProfileSpec,
     RecoverySettings,
     ReserveSpec,
+    ScalingSettings,
+    ScalingSpec,
     SecretRef,
     WeightsSettings,
     WeightsSpec,
+    Window,
 )
+from llmgw.catalog.windows import DAYS, minutes
 
 Canonical = Callable[[str], str]
 
 
 def build_model(value: Mapping[str, Any], canonical: Canonical) -> ModelSpec:
     """Sources go through `canonical`. The document has its kind's shape; anything else is a bug here."""
-    given = _given(value, name=str, description=str, aliases=tuple, labels=dict, priority=int, pinned=bool)
+    given = _given(
+        value, name=str, description=str, aliases=tuple, labels=dict, priority=int, pinned=bool, suspend=bool,
+        fallback=str, scaling=_scaling, placement=_placement, groups=tuple,
+    )  # fmt: skip
     return ModelSpec(**given, profiles=tuple(build_profile(profile, canonical) for profile in value["profiles"]))
 
 
 def build_cluster(value: Mapping[str, Any]) -> ClusterSpec:
     return ClusterSpec(
-        **_given(value, name=str, gateway=_gateway, defaults=_defaults, recovery=_recovery, weights=_weights_settings),
+        **_given(
+            value,
+            name=str,
+            time_zone=str,
+            gateway=_gateway,
+            defaults=_defaults,
+            scaling=_scaling_settings,
+            recovery=_recovery,
+            weights=_weights_settings,
+        ),
         nodes={name: _node(node) for name, node in sorted(value.get("nodes", {}).items())},
     )
 
@@ -41,15 +59,47 @@ def _given(value: Mapping[str, Any], **convert: Callable[[Any], Any]) -> dict[st
 
 
 def build_profile(value: Mapping[str, Any], canonical: Canonical) -> ProfileSpec:
-    """One profile of a Model document."""
+    """One profile of a Model document, whose levels' blocks are whole (`levels.expand`)."""
     given = _given(
-        value, name=str, engine=str, context=int, parallel=int, devices=int, memory=to_bytes, host_memory=to_bytes,
-        options=dict, args=tuple, wrapper=tuple, env=_env, start_timeout=to_seconds,
+        value, name=str, engine=str, context=int, parallel=int, devices=int, exclusive=bool, weight=float, tier=int,
+        memory=to_bytes, host_memory=to_bytes, options=dict, args=tuple, wrapper=tuple, env=_env,
+        start_timeout=to_seconds,
     )  # fmt: skip
-    given |= {role: _weights(value[role], canonical) for role in ("weights", "draft") if role in value}
+    roles = {role: value[role] for role in ("weights", "draft") if role in value and "source" in value[role]}
+    given |= {role: _weights(spec, canonical) for role, spec in roles.items()}
+    if "model" in value.get("draft", {}):
+        given["draft_model"] = value["draft"]["model"]
     if "files" in value:
         given["files"] = {role: _weights(spec, canonical) for role, spec in sorted(value["files"].items())}
+    given |= {level: build_profile(value[level], canonical) for level in LEVELS if level in value}
     return ProfileSpec(**given)
+
+
+def _scaling(value: Mapping[str, Any]) -> ScalingSpec:
+    on_demand = value.get("on_demand", False)
+    least = value.get("min", 0 if on_demand else 1)
+    return ScalingSpec(
+        min=least,
+        max=value.get("max", max(least, 1)),
+        on_demand=on_demand,
+        idle_timeout=to_seconds(value.get("idle_timeout", 0)) or None,
+        windows=tuple(_window(each, least) for each in value.get("schedule", ())),
+    )
+
+
+def _window(value: Mapping[str, Any], least: int) -> Window:
+    """`least`: the model's own, for a window that gives none."""
+    return Window(
+        days=tuple(sorted(map(DAYS.index, value.get("days", DAYS)))),
+        start=minutes(value["from"]),
+        end=minutes(value["to"]),
+        min=value.get("min", least),
+        max=value.get("max", 0),
+    )
+
+
+def _placement(value: Mapping[str, Any]) -> PlacementSpec:
+    return PlacementSpec(**_given(value, pools=tuple, nodes=tuple, labels=dict, spread=bool))
 
 
 def _weights(value: Mapping[str, Any], canonical: Canonical) -> WeightsSpec:
@@ -65,7 +115,13 @@ def _gateway(value: Mapping[str, Any]) -> GatewaySettings:
 
 
 def _defaults(value: Mapping[str, Any]) -> Defaults:
-    return Defaults(**_given(value, start_timeout=to_seconds, drain_timeout=to_seconds))
+    return Defaults(**_given(value, start_timeout=to_seconds, drain_timeout=to_seconds, idle_timeout=to_seconds))
+
+
+def _scaling_settings(value: Mapping[str, Any]) -> ScalingSettings:
+    return ScalingSettings(
+        **_given(value, up_waiting=float, up_after=to_seconds, down_after=to_seconds, min_residency=to_seconds)
+    )
 
 
 def _recovery(value: Mapping[str, Any]) -> RecoverySettings:
@@ -79,12 +135,12 @@ def _weights_settings(value: Mapping[str, Any]) -> WeightsSettings:
 
 
 def _node(value: Mapping[str, Any]) -> NodeSpec:
-    return NodeSpec(**_given(value, budget=_budget, reserve=_reserve))
+    return NodeSpec(**_given(value, pool=str, labels=dict, budget=_budget, reserve=_reserve))
 
 
 def _budget(value: Mapping[str, Any]) -> BudgetSpec:
-    return BudgetSpec(**_given(value, host=to_bytes))
+    return BudgetSpec(**_given(value, host=to_bytes, device=to_bytes))
 
 
 def _reserve(value: Mapping[str, Any]) -> ReserveSpec:
-    return ReserveSpec(**_given(value, host=to_bytes, disk=to_bytes))
+    return ReserveSpec(**_given(value, host=to_bytes, disk=to_bytes, device=to_bytes))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from llmgw.catalog import macros, rules, schemas, yamldoc
+from llmgw.catalog import levels, macros, rules, schemas, yamldoc
 from llmgw.catalog.build import build_cluster, build_model
 from llmgw.catalog.source import IGNORE_FILE, Source
 from llmgw.catalog.spec import Catalog, ClusterSpec, ModelSpec, canonical_json
@@ -47,21 +47,30 @@ def load_catalog(
     sorted_out = {kind: [document for document, its in documents if its == kind] for kind in KINDS}
     sorted_out["Model"], misused = macros.expand(sorted_out["Model"], sorted_out["Cluster"])
     known = rules.Known(engines=engines, canonical=canonical)
-    shapes = [(document, schemas.check(document, kind)) for kind in KINDS for document in sorted_out[kind]]
-    misshapen = [problem for _, found in shapes for problem in found]
-    shapely = {id(document) for document, found in shapes if not found}
+    misshapen = [problem for document in sorted_out["Cluster"] for problem in schemas.check(document, "Cluster")]
+    models, faulty = [], set()
+    for document in sorted_out["Model"]:
+        found = schemas.check(document, "Model")
+        models.append(levels.expand(document))
+        misshapen += found
+        if found:
+            faulty.add(id(models[-1]))
     broken = rules.check_all(
-        sorted_out["Model"], sorted_out["Cluster"], known, is_shapely=lambda document: id(document) in shapely
+        models,
+        sorted_out["Cluster"],
+        known,
+        is_shapely=lambda document: id(document) not in faulty,
+        complete=not faults,
     )
     if problems := _presentable(faults, misused, misshapen, broken):
         raise CatalogInvalid(problems)
-    models = sorted((build_model(document.value, canonical) for document in sorted_out["Model"]), key=lambda m: m.name)
+    built = sorted((build_model(document.value, canonical) for document in models), key=lambda m: m.name)
     cluster = build_cluster(sorted_out["Cluster"][0].value) if sorted_out["Cluster"] else ClusterSpec()
-    digest = _digest(models, cluster)
+    digest = _digest(built, cluster)
     catalog = Catalog(
-        revision=revision_of(source, digest), digest=digest, models={m.name: m for m in models}, cluster=cluster
+        revision=revision_of(source, digest), digest=digest, models={m.name: m for m in built}, cluster=cluster
     )
-    doubts = rules.doubts(sorted_out["Model"], known)
+    doubts = rules.doubts(models, sorted_out["Cluster"], known)
     return Loaded(catalog=catalog, warnings=(*_warnings(catalog), *doubts))
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from llmgw.catalog.levels import LEVELS, with_items
 from llmgw.catalog.schemas import did_you_mean
 from llmgw.catalog.yamldoc import Document, Node, Path, as_list, as_mapping, quoted
 from llmgw.errors import Problem
@@ -19,7 +20,8 @@ MAX_TEXT: Final = 4 * 1024 * 1024
 """Characters that all uses in a catalog may come to: a few that use each other twice could fill the memory."""
 
 PLACES: Final = ("options", "args", "wrapper")
-"""The keys of a profile in which macros are replaced. Never `env`: what is secret stays a reference."""
+"""The keys of a profile, and of its levels' blocks, in which macros are replaced. Never `env`: what is secret stays a
+reference."""
 
 _USE: Final = re.compile(r"\$\$\{|\$\{(?:([A-Za-z][A-Za-z0-9_]*)\})?")
 _ALONE: Final = re.compile(r"\$\{([A-Za-z][A-Za-z0-9_]*)\}")
@@ -167,7 +169,7 @@ class _Expansion:
             return self._document
         profiles = root.items["profiles"]
         done = [self._profile(profiles.items[index], ("profiles", index)) for index in range(len(profiles.value))]
-        return Document(self._document.file, _with(root, {"profiles": _list(profiles, done)}))
+        return Document(self._document.file, with_items(root, {"profiles": _list(profiles, done)}))
 
     def _profile(self, profile: Node, path: Path) -> Node:
         if not isinstance(profile.value, dict):
@@ -175,14 +177,15 @@ class _Expansion:
         changed = {
             key: self._node(profile.items[key], (*path, key)) for key in PLACES if key in profile.items
         }  # in `args` and `wrapper` only lists of texts are of the right shape, and others stay for the schema to blame
-        return _with(profile, changed)
+        blocks = {key: self._profile(profile.items[key], (*path, key)) for key in LEVELS if key in profile.items}
+        return with_items(profile, changed | blocks)
 
     def _node(self, node: Node, path: Path) -> Node:
         match node.value:
             case str():
                 return Node(self._macros.text(node.value, self._teller(path)), node.place)
             case dict():
-                return _with(node, {key: self._node(inner, (*path, key)) for key, inner in node.items.items()})
+                return with_items(node, {key: self._node(inner, (*path, key)) for key, inner in node.items.items()})
             case list():
                 return _list(node, [each for index in range(len(node.value)) for each in self._item(node, path, index)])
         return node
@@ -197,12 +200,6 @@ class _Expansion:
 
     def _teller(self, path: Path) -> Tell:
         return lambda message: self._macros.problems.append(self._document.problem(path, message))
-
-
-def _with(node: Node, changed: Mapping[Any, Node]) -> Node:
-    """A mapping with some of its values replaced."""
-    items = {**node.items, **changed}
-    return Node({key: inner.value for key, inner in items.items()}, node.place, items, node.keys, node.size)
 
 
 def _list(node: Node, items: Sequence[Node]) -> Node:

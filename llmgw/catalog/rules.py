@@ -3,14 +3,17 @@
 Documents whose shape is at fault take part as far as they can be read, so that all problems come at once.
 """
 
+import zoneinfo
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from llmgw.catalog import references, scaling_rules, windows
 from llmgw.catalog.build import build_profile
+from llmgw.catalog.levels import LEVELS
 from llmgw.catalog.schemas import BROKEN_SCHEMA, check_options, did_you_mean, to_seconds
 from llmgw.catalog.spec import ProfileSpec, RecoverySettings
-from llmgw.catalog.yamldoc import Document, Path, as_list, as_mapping, quoted
+from llmgw.catalog.yamldoc import Document, Path, as_list, as_mapping, json_path, quoted
 from llmgw.errors import Problem
 
 OWN_VARIABLES: Final = "LLMGW_"
@@ -48,32 +51,66 @@ class Known:
 
 
 def check_all(
-    models: Sequence[Document], clusters: Sequence[Document], known: Known, *, is_shapely: Callable[[Document], bool]
+    models: Sequence[Document],
+    clusters: Sequence[Document],
+    known: Known,
+    *,
+    is_shapely: Callable[[Document], bool],
+    complete: bool = True,
 ) -> list[Problem]:
-    """Every rule over every document. `is_shapely`: whether a document is of its kind's shape: else engines do not
-    see its profiles."""
+    """Every rule over every document, levels' blocks made whole. `is_shapely`: whether a document is of its kind's
+    shape: else engines do not see its profiles. `complete`: no document is missing for being unreadable."""
     problems = [*_unique_names(models), *_one_cluster(clusters)]
     for document in models:
+        problems += _unique_profiles(document)
         for index, profile in enumerate(as_list(as_mapping(document.value).get("profiles"))):
-            path = ("profiles", index)
-            found = list(_profile(document, path, as_mapping(profile), known))
-            if not found and is_shapely(document):
-                found += _asked_engine(document, path, profile, known)
-            problems += found
+            problems += _profile_and_levels(document, index, as_mapping(profile), known, is_shapely(document))
+        problems += scaling_rules.check(document)
+    problems += references.check(models, clusters, complete=complete)
     for document in clusters:
-        problems.extend(_recovery(document))
+        problems += [*_recovery(document), *_time_zone(document)]
     return problems
 
 
-def doubts(models: Sequence[Document], known: Known) -> Iterator[Problem]:
-    """What is accepted and will not work as things stand: warnings, over every Model document."""
+def doubts(models: Sequence[Document], clusters: Sequence[Document], known: Known) -> Iterator[Problem]:
+    """What is accepted and will not work as things stand: warnings, over the documents of a valid catalog."""
     for document in models:
-        for index, profile in enumerate(as_list(as_mapping(document.value).get("profiles"))):
-            engine = as_mapping(profile).get("engine")
-            rules = known.engines.get(engine) if isinstance(engine, str) else None
-            if rules is not None and rules.lost is not None:
-                at = ("profiles", index, "engine")
-                yield document.problem(at, f"{rules.lost}; the options are not checked, and it is not started")
+        for index, profile in enumerate(document.value["profiles"]):
+            path = ("profiles", index)
+            for at, part in (path, profile), *(((*path, level), profile.get(level)) for level in LEVELS):
+                if part is not None:
+                    yield from _lost_engine(document, at, part, known)
+            for level in LEVELS:
+                yield from _useless_level(document, path, level, profile)
+        yield from scaling_rules.doubts(document)
+    yield from references.doubts(models, clusters)
+
+
+def _lost_engine(document: Document, path: Path, profile: Mapping[str, Any], known: Known) -> Iterator[Problem]:
+    rules = known.engines.get(profile["engine"])
+    if rules is not None and rules.lost is not None and _gives(document, path, "engine"):
+        at = (*path, "engine")
+        yield document.problem(at, f"{rules.lost}; the options are not checked, and it is not started")
+
+
+def _useless_level(document: Document, above: Path, level: str, profile: Mapping[str, Any]) -> Iterator[Problem]:
+    """A level that takes no less memory than the profile is never used."""
+    path, block = (*above, level), profile.get(level)
+    if block is None:
+        return
+    if block == {key: value for key, value in profile.items() if key not in LEVELS}:
+        yield document.problem(path, "changes nothing of the profile, so it is no smaller and is passed over")
+    elif "memory" in profile and not any(_gives(document, path, key) for key in ("memory", "devices", "engine")):
+        message = "keeps the profile's `memory`, so it is no smaller and is passed over: give it a `memory` of its own"
+        yield document.problem(path, message)
+
+
+def _gives(document: Document, path: Path, key: str) -> bool:
+    """Whether what stands at `path` gives that key itself: a level's block inherits others."""
+    node = document.root
+    for step in path:
+        node = node.items[step]
+    return key in node.keys
 
 
 def _unique_names(models: Sequence[Document]) -> Iterator[Problem]:
@@ -100,9 +137,44 @@ def _names(models: Sequence[Document]) -> Iterator[tuple[Document, Path, str]]:
                 yield document, ("aliases", index), alias
 
 
+def _unique_profiles(document: Document) -> Iterator[Problem]:
+    first: dict[str, int] = {}
+    for index, profile in enumerate(as_list(as_mapping(document.value).get("profiles"))):
+        name = as_mapping(profile).get("name")
+        if isinstance(name, str) and first.setdefault(name, index) != index:
+            where = document.where(("profiles", first[name], "name"))
+            yield document.problem(("profiles", index, "name"), f"{quoted(name)} is already the profile at {where}")
+
+
 def _one_cluster(clusters: Sequence[Document]) -> Iterator[Problem]:
     for document in clusters[1:]:
         yield document.problem((), f"a second Cluster document: the first is at {clusters[0].where(())}")
+
+
+def _profile_and_levels(
+    document: Document, index: int, profile: Mapping[str, Any], known: Known, is_shapely: bool
+) -> Iterator[Problem]:
+    path = ("profiles", index)
+    found = list(_judged(document, path, profile, known, is_shapely))
+    yield from found
+    told = {(problem.path.removeprefix(json_path(path)), problem.message) for problem in found}
+    for level in LEVELS:
+        at = (*path, level)
+        for problem in _judged(document, at, profile[level], known, is_shapely) if _is_map(profile.get(level)) else ():
+            inherited = (problem.line, problem.column) == document.place(at)
+            if not (inherited and (problem.path.removeprefix(json_path(at)), problem.message) in told):
+                yield problem
+
+
+def _is_map(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _judged(
+    document: Document, path: Path, profile: Mapping[str, Any], known: Known, is_shapely: bool
+) -> Iterator[Problem]:
+    found = list(_profile(document, path, profile, known))
+    yield from found if found or not is_shapely else _asked_engine(document, path, profile, known)
 
 
 def _profile(document: Document, path: Path, profile: Mapping[str, Any], known: Known) -> Iterator[Problem]:
@@ -111,6 +183,9 @@ def _profile(document: Document, path: Path, profile: Mapping[str, Any], known: 
         yield from _engine(document, path, engine, profile, known)
     for at, spec in _files(profile):
         yield from _source(document, (*path, *at), as_mapping(spec), known)
+    if profile.get("exclusive") is True and profile.get("devices", 0) == 0:
+        message = "needs `devices` above 0: it keeps other replicas off them"
+        yield document.problem((*path, "exclusive"), message)
     for name in as_mapping(profile.get("env")):
         if name.startswith(OWN_VARIABLES):
             message = f"variables that start with {OWN_VARIABLES} are llmgw's own: choose another name"
@@ -164,7 +239,7 @@ def _asked_engine(document: Document, path: Path, profile: Mapping[str, Any], kn
 def _files(profile: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every file of a profile: its path within it, the role last, and what is said of it."""
     for role in ("weights", "draft"):
-        if role in profile:
+        if role in profile and "model" not in as_mapping(profile[role]):
             yield (role,), profile[role]
     for role, spec in as_mapping(profile.get("files")).items():
         yield ("files", role), spec
@@ -188,3 +263,14 @@ def _recovery(document: Document) -> Iterator[Problem]:
     if backoff is not None and cap is not None and cap < backoff:
         key = "backoff_cap" if "backoff_cap" in recovery else "backoff"
         yield document.problem(("recovery", key), "backoff_cap must not be less than backoff")
+
+
+def _time_zone(document: Document) -> Iterator[Problem]:
+    name = as_mapping(document.value).get("time_zone")
+    if not isinstance(name, str):
+        return
+    try:
+        windows.zone(name)
+    except ValueError:
+        hint = did_you_mean(name, zoneinfo.available_timezones()) or " (a name of the IANA database: Europe/Berlin)"
+        yield document.problem(("time_zone",), f"no time zone {quoted(name)}{hint}")

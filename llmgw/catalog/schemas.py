@@ -167,6 +167,8 @@ def _message(error: ValidationError, schema: Mapping[str, Any], path: Path) -> s
             return f"must have at most {wanted} characters"
         case "maxItems" | "maxProperties" if "x-expects" not in schema:
             return f"must have at most {wanted} entries"
+        case "uniqueItems":
+            return "must not hold the same entry twice"
         case "x-size-at-least" | "x-duration-at-least":
             return error.message
         case _:

@@ -129,16 +129,7 @@ def test_all_problems_of_all_files_come_at_once_and_sorted() -> None:
 
 WAITING = {
     "extends": "base", "variants": "[]", "default_params": "{}", "set_params": "{}", "strip_params": "[]",
-    "suspend": "true", "fallback": "b", "scaling": "{min: 1}", "placement": "{pools: [gpu]}", "groups": "[a]",
     "external": "{url: x}", "adapter_of": "b",
-}  # fmt: skip
-WAITING_IN_PROFILE = {
-    "weight": "1.0", "tier": "0", "degraded": "{}", "minimal": "{}",
-    "exclusive": "true", "adapter_of": "b",
-}  # fmt: skip
-WAITING_IN_CLUSTER = {
-    "time_zone": "Europe/Berlin", "sync": "auto", "scaling": "{}", "defaults": "{idle_timeout: 15m}",
-    "nodes": "{a: {pool: gpu}}",
 }  # fmt: skip
 
 
@@ -148,35 +139,13 @@ def test_a_models_key_that_waits_is_not_supported_yet(key: str) -> None:
     assert found == [f"a.yaml:8:1: $.{key}: not supported yet: '{key}'"]
 
 
-@pytest.mark.parametrize("key", WAITING_IN_PROFILE)
-def test_a_profiles_key_that_waits_is_not_supported_yet(key: str) -> None:
-    found = texts(model(profile=f"{key}: {WAITING_IN_PROFILE[key]}"))
-    assert found == [f"a.yaml:8:5: $.profiles[0].{key}: not supported yet: '{key}'"]
+def test_a_profiles_key_that_waits_is_not_supported_yet() -> None:
+    found = texts(model(profile="adapter_of: b"))
+    assert found == ["a.yaml:8:5: $.profiles[0].adapter_of: not supported yet: 'adapter_of'"]
 
 
-@pytest.mark.parametrize("key", WAITING_IN_CLUSTER)
-def test_a_clusters_key_that_waits_is_not_supported_yet(key: str) -> None:
-    (found,) = texts(CLUSTER + f"{key}: {WAITING_IN_CLUSTER[key]}\n")
-    assert "not supported yet: '" in found
-    assert found.startswith("a.yaml:3:")
-
-
-@pytest.mark.parametrize("text", ["budget: {device: 20GiB}", "reserve: {device: 1GiB}", "labels: {}"])
-def test_a_nodes_key_that_waits_is_not_supported_yet(text: str) -> None:
-    (found,) = texts(CLUSTER + f"nodes: {{a: {{{text}}}}}\n")
-    assert "not supported yet" in found
-
-
-def test_devices_0_is_accepted_and_more_waits() -> None:
-    assert load({"a.yaml": model(profile="devices: 0")}).catalog.models["qwen"].profiles[0].devices == 0
-    assert texts(model(profile="devices: 1")) == [
-        "a.yaml:8:5: $.profiles[0].devices: not supported yet: running on accelerators (devices above 0)"
-    ]
-
-
-def test_a_second_profile_waits() -> None:
-    found = texts(MODEL + "  - {name: b, engine: cpu, weights: {source: /b}}\n")
-    assert found == ["a.yaml:4:1: $.profiles: not supported yet: more than one profile"]
+def test_a_clusters_key_that_waits_is_not_supported_yet() -> None:
+    assert texts(CLUSTER + "sync: auto\n") == ["a.yaml:3:1: $.sync: not supported yet: 'sync'"]
 
 
 def test_templates_wait() -> None:
@@ -357,11 +326,6 @@ def test_a_file_that_the_engine_has_no_use_for_is_refused() -> None:
     assert "$.profiles[0].files.mmproj: the engine cpu has no use for 'mmproj'" in file
     (reserved,) = texts(model(profile="files: {weights: {source: /srv/m.gguf}}"))
     assert "expected a role" in reserved or "is not a role" in reserved
-    (companion,) = texts(
-        model(profile="draft: {source: /srv/d.gguf, model: small}").replace("engine: cpu", "engine: command")
-        + "    options: {command: [x]}\n"
-    )
-    assert "not supported yet" in companion
 
 
 def test_every_role_of_a_profile_is_one_of_its_files() -> None:

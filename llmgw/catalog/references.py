@@ -1,0 +1,158 @@
+"""What documents say of one another: fallbacks, drafts that are models, placement among the Cluster's nodes. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from llmgw.catalog.levels import LEVELS
+from llmgw.catalog.schemas import did_you_mean
+from llmgw.catalog.yamldoc import Document, Path, as_list, as_mapping, quoted
+from llmgw.errors import Problem
+
+DEFAULT_POOL: Final = "default"
+"""The pool of a node that names none, and of one that is not listed: always there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """The models that there are, and which model an alias is of. `complete`: no document could not be read."""
+
+    models: Mapping[str, Document]
+    aliases: Mapping[str, str]
+    complete: bool
+
+    def missing(self, wanted: str) -> str | None:
+        """What is wrong with a model's name, in words; None: nothing, or nothing can be said."""
+        if wanted in self.models:
+            return None
+        if wanted in self.aliases:
+            return f"{quoted(wanted)} is an alias: write the model's name, {quoted(self.aliases[wanted])}"
+        return f"no model {quoted(wanted)}{did_you_mean(wanted, self.models)}" if self.complete else None
+
+
+def check(models: Sequence[Document], clusters: Sequence[Document], *, complete: bool) -> Iterator[Problem]:
+    """Every name that a document uses of another. `complete`: all documents are here; else a name that is missing may
+    well be in one that could not be read."""
+    names = _names(models, complete)
+    yield from _fallbacks(names)
+    yield from _drafts(names)
+    nodes = as_mapping(as_mapping(clusters[0].value).get("nodes")) if clusters else {}
+    if complete:
+        for document in models:
+            yield from _placement(document, nodes)
+
+
+def doubts(models: Sequence[Document], clusters: Sequence[Document]) -> Iterator[Problem]:
+    """Placement that no node of a valid catalog fulfils."""
+    nodes = as_mapping(as_mapping(clusters[0].value).get("nodes")) if clusters else {}
+    for document in models:
+        wanted = as_mapping(as_mapping(document.value).get("placement"))
+        unlisted_would_do = not wanted.get("labels") and DEFAULT_POOL in (wanted.get("pools") or [DEFAULT_POOL])
+        if not (unlisted_would_do and not wanted.get("nodes")) and not any(
+            _fits(wanted, name, as_mapping(node)) for name, node in nodes.items()
+        ):
+            if wanted.get("nodes") and not nodes and unlisted_would_do:
+                continue  # nothing is known of any node
+            message = "no node that the Cluster document lists fulfils all of it: the model can be placed nowhere"
+            yield document.problem(("placement",), message)
+
+
+def _names(models: Sequence[Document], complete: bool) -> _Names:
+    by_name: dict[str, Document] = {}
+    aliases: dict[str, str] = {}
+    for document in models:
+        name = as_mapping(document.value).get("name")
+        if not isinstance(name, str):
+            continue
+        by_name.setdefault(name, document)
+        for alias in as_list(as_mapping(document.value).get("aliases")):
+            if isinstance(alias, str):
+                aliases.setdefault(alias, name)
+    return _Names(by_name, aliases, complete)
+
+
+def _fallbacks(names: _Names) -> Iterator[Problem]:
+    edges: dict[str, str] = {}
+    for name, document in names.models.items():
+        wanted = as_mapping(document.value).get("fallback")
+        if not isinstance(wanted, str):
+            continue
+        if wanted == name:
+            yield document.problem(("fallback",), "a model cannot stand in for itself")
+        elif (message := names.missing(wanted)) is not None:
+            yield document.problem(("fallback",), message)
+        else:
+            edges[name] = wanted
+    for cycle in _cycles(edges):
+        message = f"fallbacks that lead back to where they began: {' -> '.join((*cycle, cycle[0]))}"
+        yield names.models[cycle[0]].problem(("fallback",), message)
+
+
+def _cycles(edges: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    """Each cycle once, from its first name on; every name has one edge at most."""
+    done: set[str] = set()
+    for start in sorted(edges):
+        walk: list[str] = []
+        at: str | None = start
+        while at is not None and at not in done:
+            done.add(at)
+            walk.append(at)
+            at = edges.get(at)
+        if at in walk:
+            cycle = walk[walk.index(at) :]
+            first = cycle.index(min(cycle))
+            yield (*cycle[first:], *cycle[:first])
+
+
+def _drafts(names: _Names) -> Iterator[Problem]:
+    for name, document in names.models.items():
+        for path, draft in _draft_blocks(document):
+            wanted = draft.get("model")
+            if not isinstance(wanted, str):
+                continue
+            at = (*path, "model")
+            if wanted == name:
+                yield document.problem(at, "a model cannot draft for itself")
+            elif (message := names.missing(wanted)) is not None:
+                yield document.problem(at, message)
+            elif wanted in names.models and (own := list(_draft_blocks(names.models[wanted]))):
+                where = names.models[wanted].where(own[0][0], at_key=True)
+                yield document.problem(
+                    at, f"{quoted(wanted)} has a draft of its own ({where}): one that drafts has none"
+                )
+
+
+def _draft_blocks(document: Document) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Every `draft` that a profile or a level's block gives itself."""
+    profiles = document.root.items.get("profiles") if isinstance(document.value, dict) else None
+    for index, profile in (profiles.items if profiles is not None else {}).items():
+        for path, node in ((), profile), *(((level,), profile.items.get(level)) for level in LEVELS):
+            if node is not None and "draft" in node.keys:
+                yield ("profiles", index, *path, "draft"), as_mapping(node.items["draft"].value)
+
+
+def _placement(document: Document, nodes: Mapping[str, Any]) -> Iterator[Problem]:
+    wanted = as_mapping(as_mapping(document.value).get("placement"))
+    pools = {DEFAULT_POOL, *(_pool(as_mapping(node)) for node in nodes.values())}
+    for key, known in ("pools", pools), ("nodes", nodes.keys()):
+        if key == "nodes" and not nodes:
+            continue  # a catalog need not list its nodes
+        for index, name in enumerate(as_list(wanted.get(key))):
+            if isinstance(name, str) and name not in known:
+                hint = did_you_mean(name, known) or f" (there are: {', '.join(sorted(known)[:20])})"
+                message = f"no {key[:-1]} {quoted(name)} in the Cluster document{hint}"
+                yield document.problem(("placement", key, index), message)
+
+
+def _pool(node: Mapping[str, Any]) -> str:
+    pool = node.get("pool", DEFAULT_POOL)
+    return pool if isinstance(pool, str) else DEFAULT_POOL
+
+
+def _fits(wanted: Mapping[str, Any], name: str, node: Mapping[str, Any]) -> bool:
+    labels = as_mapping(node.get("labels"))
+    return (
+        _pool(node) in (wanted.get("pools") or [_pool(node)])
+        and name in (wanted.get("nodes") or [name])
+        and all(labels.get(key) == value for key, value in as_mapping(wanted.get("labels")).items())
+    )
