@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 
 from llmgw.admin.reading import Seen
 from llmgw.admin.shapes import CollectOutput, WeightsRow
-from llmgw.catalog.spec import ProfileSpec, WeightsSettings
+from llmgw.catalog.spec import WeightsSettings, WeightsSpec
 from llmgw.facts import NodeReport, Phase
 from llmgw.ids import NodeName
+from llmgw.plan import Assignment
 from llmgw.store.values import CatalogStatus, HistoryEntry
 from llmgw.units import Instant
 from llmgw.weights.collector import Applied, Listed, listing
@@ -54,19 +55,25 @@ def _of_node(
     here = [assignment for assignment in seen.assignments.values() if assignment.node == report.node]
     return listing(
         report.weights,
-        wanted=_sources(profile for spec in seen.models.values() for profile in spec.profiles),
+        wanted=_sources(
+            one for spec in seen.models.values() for profile in spec.profiles for one in profile.every_file
+        ),
         history=[Applied(revision=h.revision, digest=h.digest, sources=frozenset(h.sources)) for h in history],
         min_age=settings.min_age,
         keep_revisions=settings.keep_revisions,
         now=now,
-        in_use=_sources(assignment.profile for assignment in here if assignment.replica not in fetching),
-        being_fetched=_sources(assignment.profile for assignment in here if assignment.replica in fetching),
+        in_use=_sources(_files(assignment for assignment in here if assignment.replica not in fetching)),
+        being_fetched=_sources(_files(assignment for assignment in here if assignment.replica in fetching)),
         stale=stale,
     )
 
 
-def _sources(profiles: Iterable[ProfileSpec]) -> frozenset[str]:
-    return frozenset(canonical(spec.source) for profile in profiles for spec in profile.roles.values())
+def _files(assignments: Iterable[Assignment]) -> Iterable[WeightsSpec]:
+    return (spec for assignment in assignments for spec in assignment.profile.roles.values())
+
+
+def _sources(specs: Iterable[WeightsSpec]) -> frozenset[str]:
+    return frozenset(canonical(spec.source) for spec in specs)
 
 
 def _row(node: NodeName, listed: Listed) -> WeightsRow:

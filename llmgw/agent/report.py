@@ -42,7 +42,7 @@ class Wanted:
             self._models.pop(key, None)
             if value is not None:
                 model = codec.decode(value, ModelSpec, where=key)
-                self._models[key] = tuple(spec for profile in model.profiles for spec in profile.roles.values())
+                self._models[key] = tuple(spec for profile in model.profiles for spec in profile.every_file)
 
     def specs(self) -> tuple[WeightsSpec, ...]:
         prefix = f"{keys.MODELS}{self.applied}/"

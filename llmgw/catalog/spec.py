@@ -73,6 +73,12 @@ class ProfileSpec:
         named = {"weights": self.weights, "draft": self.draft}
         return {role: spec for role, spec in named.items() if spec is not None} | dict(self.files)
 
+    @property
+    def every_file(self) -> tuple[WeightsSpec, ...]:
+        """What it reads at any level: a smaller one may have files of its own."""
+        levels = (self, self.degraded, self.minimal)
+        return tuple(spec for level in levels if level is not None for spec in level.roles.values())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
@@ -225,10 +231,21 @@ LAUNCH_FIELDS: Final = (
 what is placed where, and restart nothing."""
 
 
+_MOST_DIGESTS: Final = 32_768
+_digests: dict[int, tuple[ProfileSpec, ModelName, SpecDigest]] = {}  # values keep the profiles, so that no id is reused
+
+
 def spec_digest(model: ModelName, profile: ProfileSpec) -> SpecDigest:
     """Equal digests = the running engine is the wanted one. Holds secret references, never their values."""
+    known = _digests.get(id(profile))
+    if known is not None and known[1] == model:
+        return known[2]
     launch = {name: getattr(profile, name) for name in LAUNCH_FIELDS}
-    return SpecDigest(short_hash(canonical_json([model, launch]).decode()))
+    digest = SpecDigest(short_hash(canonical_json([model, launch]).decode()))
+    if len(_digests) >= _MOST_DIGESTS:  # every pass asks for every profile: twenty times what hashing once costs
+        _digests.clear()
+    _digests[id(profile)] = (profile, model, digest)
+    return digest
 
 
 def canonical_json(value: Any) -> bytes:

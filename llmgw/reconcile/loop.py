@@ -12,6 +12,7 @@ from llmgw.catalog.spec import Catalog
 from llmgw.clock import Clock
 from llmgw.desired import desired
 from llmgw.engine.manager import Engines
+from llmgw.engine.sizes import Sizes
 from llmgw.errors import LlmgwError, RetryableError
 from llmgw.facts import Event, Observed, RecoveryRecord
 from llmgw.ids import ModelName, NodeName, SpecDigest
@@ -45,7 +46,7 @@ class Controller:
     ) -> None:
         self._store = store
         self._live = live
-        self._engines = engines
+        self._sizes = Sizes(engines)
         self._clock = clock
         self._record = record
         self._trigger = Trigger()
@@ -83,7 +84,7 @@ class Controller:
             await status.write(self._store, self._live.state(), (), now)
             return RESYNC
         seen = await self._observe(catalog, now)
-        records = recovery.changes(seen.observed, catalog, {}, now)
+        records = recovery.changes(seen.observed, catalog, seen.levels, now)
         if records or self._unkept:
             await self._keep(records)
             self._report_failures(seen.observed, records, now)
@@ -100,7 +101,7 @@ class Controller:
         return _until_due(plan, now)
 
     async def _observe(self, catalog: Catalog, now: Instant) -> Seen:
-        seen = await observe(self._store, self._engines, catalog, now)
+        seen = await observe(self._store, self._sizes, catalog, now)
         if not self._unkept:
             return seen
         merged = {**seen.observed.recovery, **self._unkept}

@@ -1,56 +1,55 @@
 """Read the store into one `Observed`: what agents report, merged with what was assigned and not yet reported."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import TypeVar
 
-import structlog
-
-from llmgw.catalog.spec import Catalog, ProfileSpec, spec_digest
-from llmgw.engine.api import Engine
-from llmgw.engine.manager import Engines
+from llmgw.catalog.spec import Catalog, spec_digest
+from llmgw.engine.sizes import Sizes
 from llmgw.facts import (
+    Ask,
+    Concurrency,
+    Cordon,
     Footprint,
-    Level,
     Measured,
     NodeReport,
     Observed,
     Phase,
     RecoveryRecord,
     ReplicaFact,
+    ScalingState,
     Usage,
-    WeightsFact,
 )
-from llmgw.ids import NodeName, ReplicaId, SpecDigest
-from llmgw.plan import Assignment, Stopped, Want
+from llmgw.ids import ModelName, NodeName, ReplicaId, SpecDigest
+from llmgw.plan import Assignment, Levels, Stopped, Want
 from llmgw.reconcile import measured as measuring
 from llmgw.store import keys
 from llmgw.store.api import Entry, Store
 from llmgw.store.codec import decode
-from llmgw.units import Bytes, Instant, Wall
-from llmgw.weights.lookup import on_node
-
-log = structlog.get_logger("llmgw.reconcile")
+from llmgw.units import Instant, Wall
 
 T = TypeVar("T")
-
-UNKNOWN_OVERHEAD = 1.2
-"""A footprint nobody can estimate: the weights' size times this, marked `guess`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """One pass's view: the core's `Observed`, and what only dispatch needs."""
+    """One pass's view: what the core decides from, and what only dispatch needs."""
 
     observed: Observed
     assignments: Mapping[ReplicaId, Assignment] = field(default_factory=dict)
     reported: Mapping[ReplicaId, ReplicaFact] = field(default_factory=dict)  #: as the agents have it
     stopped: Stopped | None = None
     measured: Mapping[tuple[SpecDigest, NodeName], Measured] = field(default_factory=dict)
+    levels: Levels = field(default_factory=dict)
+    asks: Mapping[ModelName, Ask] = field(default_factory=dict)
+    scaling: Mapping[ModelName, ScalingState] = field(default_factory=dict)
+    held: Mapping[ModelName, int] = field(default_factory=dict)  #: requests, over all gateways
+    concurrency: Mapping[tuple[SpecDigest, NodeName], Concurrency] = field(default_factory=dict)
 
 
-async def observe(store: Store, engines: Engines, catalog: Catalog, now: Instant) -> Seen:
+async def observe(
+    store: Store, sizes: Sizes, catalog: Catalog, now: Instant, *, unreachable: frozenset[NodeName] = frozenset()
+) -> Seen:
     """Everything a pass decides from. `now` stamps the replicas that no agent reported yet."""
     entries = (await store.list(keys.NODES)).entries
     reports = {report.node: report for report in _all(entries, "/report", NodeReport)}
@@ -59,13 +58,16 @@ async def observe(store: Store, engines: Engines, catalog: Catalog, now: Instant
     usages = [decode(entry.value, Usage, where=entry.key) for entry in (await store.list(keys.USAGE)).entries]
     outstanding, last_used = _use(usages, now)
     stopped = await store.get(keys.STOPPED)
-    measured = await measured_records(store)
+    measured = await _by_spec_and_node(store, keys.MEASURED, Measured)
+    sized = sizes.of(catalog, reports.values())
     observed = Observed(
         nodes=reports,
         replicas=_replicas(reported, assignments, now),
-        recovery=await recovery_records(store),
-        footprints=dict(_footprints(catalog, reports, engines)),
+        recovery=await _by_spec_and_node(store, keys.RECOVERY, RecoveryRecord),
+        footprints=sized.footprints,
         measured=measured_footprints(catalog, measured),
+        unreachable=unreachable,
+        cordons={NodeName(name): one for name, one in (await _by_name(store, keys.CORDONS, Cordon)).items()},
         outstanding=outstanding,
         last_used=last_used,
     )
@@ -75,22 +77,24 @@ async def observe(store: Store, engines: Engines, catalog: Catalog, now: Instant
         reported=reported,
         stopped=None if stopped is None else decode(stopped.value, Stopped, where=stopped.key),
         measured=measured,
+        levels=sized.levels,
+        asks={ModelName(name): one for name, one in (await _by_name(store, keys.ASKS, Ask)).items()},
+        scaling={ModelName(name): one for name, one in (await _by_name(store, keys.SCALING, ScalingState)).items()},
+        held=_held(usages),
+        concurrency=await _by_spec_and_node(store, keys.CONCURRENCY, Concurrency),
     )
 
 
-async def recovery_records(store: Store) -> dict[tuple[SpecDigest, NodeName], RecoveryRecord]:
-    found: dict[tuple[SpecDigest, NodeName], RecoveryRecord] = {}
-    for entry in (await store.list(keys.RECOVERY)).entries:
-        spec, _, node = entry.key.removeprefix(keys.RECOVERY).partition("/")
-        found[SpecDigest(spec), NodeName(node)] = decode(entry.value, RecoveryRecord, where=entry.key)
-    return found
+async def _by_name(store: Store, prefix: str, kind: type[T]) -> dict[str, T]:
+    entries = (await store.list(prefix)).entries
+    return {entry.key.removeprefix(prefix): decode(entry.value, kind, where=entry.key) for entry in entries}
 
 
-async def measured_records(store: Store) -> dict[tuple[SpecDigest, NodeName], Measured]:
-    found: dict[tuple[SpecDigest, NodeName], Measured] = {}
-    for entry in (await store.list(keys.MEASURED)).entries:
-        spec, _, node = entry.key.removeprefix(keys.MEASURED).partition("/")
-        found[SpecDigest(spec), NodeName(node)] = decode(entry.value, Measured, where=entry.key)
+async def _by_spec_and_node(store: Store, prefix: str, kind: type[T]) -> dict[tuple[SpecDigest, NodeName], T]:
+    found: dict[tuple[SpecDigest, NodeName], T] = {}
+    for key, one in (await _by_name(store, prefix, kind)).items():
+        spec, _, node = key.partition("/")
+        found[SpecDigest(spec), NodeName(node)] = one
     return found
 
 
@@ -120,6 +124,8 @@ def _placing(assigned: Assignment, now: Instant) -> ReplicaFact:
         phase=Phase.PLACING,
         since=now.wall,
         level=assigned.level,
+        launched=assigned.launched,
+        devices=assigned.devices,
         footprint=assigned.footprint,
     )
 
@@ -135,14 +141,12 @@ def _use(usages: Iterable[Usage], now: Instant) -> tuple[dict[ReplicaId, int], d
     return outstanding, last_used
 
 
-def _footprints(
-    catalog: Catalog, reports: Mapping[NodeName, NodeReport], engines: Engines
-) -> Iterable[tuple[tuple[SpecDigest, Level], Footprint]]:
-    for model in catalog.models.values():
-        for profile in model.profiles:
-            footprint = footprint_of(profile, reports.values(), engines)
-            if footprint is not None:
-                yield (spec_digest(model.name, profile), Level.FULL), footprint
+def _held(usages: Iterable[Usage]) -> dict[ModelName, int]:
+    held: dict[ModelName, int] = {}
+    for usage in usages:
+        for model, count in usage.held.items():
+            held[model] = held.get(model, 0) + count
+    return held
 
 
 def measured_footprints(
@@ -156,50 +160,6 @@ def measured_footprints(
         if profile is not None and profile.memory is None and (seen := measuring.footprint(one, profile)) is not None:
             found[spec, node] = seen
     return found
-
-
-def footprint_of(profile: ProfileSpec, reports: Collection[NodeReport], engines: Engines) -> Footprint | None:
-    """Declared, else estimated by the engine from the weights on any node, else guessed from the declared size.
-
-    None: unknown, which is never taken for 0.
-    """
-    if profile.memory is not None:
-        beside = profile.host_memory or Bytes(0)
-        if profile.devices > 0:
-            return Footprint(host=beside, device=profile.memory, source="declared")
-        return Footprint(host=Bytes(profile.memory + beside), source="declared")
-    here: dict[str, WeightsFact] = {}
-    for role, spec in profile.roles.items():
-        found = (on_node(report.weights, spec) for report in reports)
-        if (fact := next(filter(None, found), None)) is not None:
-            here[role] = fact
-    engine = engines.by_name.get(profile.engine)
-    estimate = _estimate(engine, profile, here) if engine else None
-    if estimate is not None:
-        return estimate
-    sizes = [here[role].size if role in here else spec.size for role, spec in profile.roles.items()]
-    known = [size for size in sizes if size is not None]
-    if not known or len(known) < len(sizes):
-        return None
-    return Footprint(host=Bytes(int(sum(known) * UNKNOWN_OVERHEAD)), source="guess")
-
-
-def _estimate(engine: Engine, profile: ProfileSpec, here: Mapping[str, WeightsFact]) -> Footprint | None:
-    """The engine's word, or None where its plugin fails: that must not cost the other models their pass."""
-    try:
-        found = engine.footprint(profile, here, Level.FULL)
-        if found is not None and not isinstance(found, Footprint):
-            raise TypeError(f"it returned {found!r:.80}")
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's failure, whatever it is, stays its own
-        _complain(engine.name, f"{type(error).__name__}: {error}")
-        return None
-    return found
-
-
-@lru_cache(maxsize=256)
-def _complain(engine: str, why: str) -> None:
-    """Once for each failure: it comes again at every pass."""
-    log.warning("footprint_failed", engine=engine, error=why)
 
 
 def _all(entries: Iterable[Entry], part: str, kind: type[T]) -> list[T]:

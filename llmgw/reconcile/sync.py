@@ -190,7 +190,7 @@ async def _history(store: Store, catalog: Catalog, now: Instant) -> list[Put | D
         return []
     number = 1 + (last.number if last else 0)
     profiles = [profile for model in catalog.models.values() for profile in model.profiles]
-    sources = sorted({canonical(spec.source) for profile in profiles for spec in profile.roles.values()})
+    sources = sorted({canonical(spec.source) for profile in profiles for spec in profile.every_file})
     entry = HistoryEntry(
         number=number, revision=catalog.revision, digest=catalog.digest, at=now.wall, sources=tuple(sources)
     )

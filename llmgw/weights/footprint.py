@@ -23,9 +23,17 @@ KV_TYPES: Final[Mapping[str, float]] = {
 """Bytes per element of the types that llama.cpp's KV cache can have (block sizes: ggml/src/ggml-common.h)."""
 
 
-def guess(weights: WeightsFact) -> Footprint:
+def guess(weights: WeightsFact, *, devices: int = 0) -> Footprint:
     """From the file's size alone."""
-    return Footprint(host=Bytes(int(weights.size * GUESS_FACTOR)), source="guess")
+    return guess_of(weights.size, devices=devices)
+
+
+def guess_of(size: int, *, devices: int = 0) -> Footprint:
+    """For files of that size: where accelerators hold them, the host has what comes on top."""
+    total = int(size * GUESS_FACTOR)
+    if not devices:
+        return Footprint(host=Bytes(total), source="guess")
+    return Footprint(host=Bytes(total - size), device=Bytes(total), source="guess")
 
 
 def kv_cache(

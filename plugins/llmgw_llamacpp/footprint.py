@@ -30,7 +30,7 @@ def estimate(profile: ProfileSpec, files: Mapping[str, WeightsFact]) -> Footprin
     said = settings(profile)
     main = _model(profile, files["weights"], said, layers=said.gpu_layers, types=(said.type_k, said.type_v))
     if main is None:
-        return guess(files["weights"])
+        return guess(files["weights"], devices=profile.devices)
     total = main + Share(host=BASE + said.cache_ram_mib * MIB)
     for _ in range(profile.devices):
         total += DEVICE_BASE

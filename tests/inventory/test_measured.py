@@ -10,10 +10,11 @@ from make import NODE, NOW, catalog, gib, model, replica, report, spec_of
 
 from llmgw.catalog.spec import ModelSpec, RecoverySettings
 from llmgw.engine.manager import Engines
+from llmgw.engine.sizes import Sizes
 from llmgw.facts import Footprint, Level, Measured, Phase, ReplicaFact
 from llmgw.ids import ReplicaId, SpecDigest
 from llmgw.reconcile import measured
-from llmgw.reconcile.observe import footprint_of, measured_footprints
+from llmgw.reconcile.observe import measured_footprints
 from llmgw.units import GIB, MIB, Instant, Mono, Wall
 
 A = model("a")
@@ -107,8 +108,7 @@ def test_declared_wins_over_measured_and_measured_over_a_guess() -> None:
     one = Measured(host=gib(3), at=NOW.wall)
     assert measured_footprints(catalog(A), {KEY: one}) == {KEY: Footprint(host=gib(3), source="measured")}
     assert measured_footprints(catalog(declared(2)), {KEY: one}) == {}
-    footprint = footprint_of(declared(2).profiles[0], [report()], Engines())
-    assert footprint is not None
+    (footprint,) = Sizes(Engines()).of(catalog(declared(2)), [report()]).footprints.values()
     assert (footprint.host, footprint.source) == (gib(2), "declared")
 
 
