@@ -21,6 +21,9 @@ KINDS = ("Model", "Cluster")
 
 def keys(node: dict[str, Any], root: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
     """Every key of a schema with its own schema; a mapping of fixed keys stands for them alone."""
+    if node.get("$ref") == "#/$defs/level":
+        yield path, node  # a part of a profile, whose keys stand in the table already
+        return
     if "$ref" in node:
         node = {**root["$defs"][node["$ref"].rpartition("/")[2]], **node}
     properties = node.get("properties")
