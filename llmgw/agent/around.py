@@ -1,6 +1,6 @@
 """What all replicas of a node share."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -12,7 +12,7 @@ from llmgw.agent.traffic import Traffic
 from llmgw.catalog.spec import WeightsSpec
 from llmgw.clock import Clock
 from llmgw.engine.manager import Engines
-from llmgw.facts import Event, Progress, WeightsFact
+from llmgw.facts import DeviceFact, Event, Progress, WeightsFact
 from llmgw.ids import NodeName, ReplicaId
 from llmgw.statedir import StateDir
 from llmgw.store.events import EventLog
@@ -49,6 +49,7 @@ class Around:
     client: httpx.AsyncClient
     traffic: Traffic
     changed: Callable[[], None]  #: something that the report tells is different now
+    devices: Callable[[], Sequence[DeviceFact]] = tuple  #: as they were when last looked at
 
     def tell(self, replica: ReplicaId, reason: str, message: str) -> None:
         self.events.record(

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -12,9 +12,10 @@ from llmgw.agent.around import Around
 from llmgw.agent.records import Record
 from llmgw.engine.api import KEY_VARIABLE, Engine, LaunchSpec, Slot, Verdict, engine_key
 from llmgw.errors import LlmgwError, TerminalError
-from llmgw.facts import Exit, Failure, FailureKind
+from llmgw.facts import DeviceFact, Exit, Failure, FailureKind
 from llmgw.plan import Assignment
 from llmgw.statedir import write_atomic
+from llmgw.units import Bytes
 
 _NO_PROGRAM: Final = (FileNotFoundError, PermissionError, NotADirectoryError)
 
@@ -52,6 +53,9 @@ def start_process(
         port=port,
         directory=home,
         files=files,
+        devices=assignment.devices,
+        device_share=device_share(assignment, around.devices()),
+        draft_url=assignment.draft_url,
     )
     spec = _launch_spec(engine_of(assignment, around), assignment, slot)
     env = _environment(assignment, spec, around, mark)
@@ -70,6 +74,15 @@ def start_process(
     keep(started)  # before the write, which may fail: whatever runs must be known
     records.write(state, started)
     return started
+
+
+def device_share(assignment: Assignment, devices: Iterable[DeviceFact]) -> float | None:
+    """The part of each accelerator's memory that the placement counts, of the smallest one. None: not known."""
+    totals = {device.uuid: device.total for device in devices}
+    smallest = min((totals.get(uuid, Bytes(0)) for uuid in assignment.devices), default=Bytes(0))
+    if smallest <= 0 or assignment.footprint.device <= 0:
+        return None
+    return assignment.footprint.device / len(assignment.devices) / smallest
 
 
 def _inside(home: Path, file: Path) -> Path:

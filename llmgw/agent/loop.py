@@ -91,6 +91,7 @@ class Agent:
                 client=client,
                 traffic=self._traffic,
                 changed=self._reporter.changed,
+                devices=self._reporter.devices,
             )
             self._running = True
             try:

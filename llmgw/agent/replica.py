@@ -157,6 +157,8 @@ class Replica:
             phase=phase,
             since=self._life.since,
             level=assignment.level,
+            launched=assignment.launched,
+            devices=assignment.devices,
             pid=running.identity.pid if running and running.identity else None,
             url=running.url if running else None,
             footprint=assignment.footprint,

@@ -58,10 +58,15 @@ class Reporter:
         self._wanted = wanted
         self._changed = asyncio.Event()
         self._devices = Devices()
+        self._last_look: tuple[DeviceFact, ...] = ()
 
     def changed(self) -> None:
         """Have a report written soon."""
         self._changed.set()
+
+    def devices(self) -> tuple[DeviceFact, ...]:
+        """As they were when last looked at."""
+        return self._last_look
 
     async def run(self, around: Around, engines: Fingerprints) -> None:
         """Until cancelled."""
@@ -94,7 +99,7 @@ class Reporter:
         return sample, devices
 
     async def _look_at_devices(self, around: Around, resident: Mapping[ReplicaId, Resident]) -> tuple[DeviceFact, ...]:
-        found = await self._devices.look(around.clock.now().mono)
+        found = self._last_look = await self._devices.look(around.clock.now().mono)
         engaged = any(
             replica.assignment.profile.devices > 0 for replica in self._replicas.values() if replica.target is not None
         )

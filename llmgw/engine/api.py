@@ -32,6 +32,10 @@ class Slot:
     directory: Path  #: the replica's own, for scratch files
     files: Mapping[str, Path] = field(default_factory=dict)  #: by role: "weights", "draft", and those of `files`
     devices: tuple[str, ...] = ()  #: UUIDs of the accelerators it may use; none: the CPU
+    device_share: float | None = None
+    """The part of each of its accelerators' memory that it was placed for, of the smallest. None: it has none, or what
+    they hold is not known."""
+    draft_url: str | None = None  #: of the companion that drafts for it: the base of its API, without a trailing slash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

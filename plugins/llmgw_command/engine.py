@@ -81,11 +81,10 @@ class CommandEngine(Engine):
     }
 
     def check(self, profile: ProfileSpec) -> Sequence[Complaint]:
-        files = profile.roles.keys()
         argvs = {("args",): profile.args} | {
             ("options", name): profile.options[name] for name in ("command", "stop_command") if name in profile.options
         }
-        return [each for path, argv in argvs.items() for each in complaints(path, argv, files)]
+        return [each for path, argv in argvs.items() for each in complaints(path, argv, profile)]
 
     def fingerprint(self) -> EngineFact:
         return EngineFact(name=self.name)
@@ -102,6 +101,7 @@ class CommandEngine(Engine):
         return LaunchSpec(
             argv=fill(argv, values),
             url=f"http://{host}:{slot.port}{base}",
+            env={"CUDA_VISIBLE_DEVICES": ",".join(slot.devices)} if slot.devices else {},
             key_variables=tuple(profile.options.get("key_variables", ())),
             stop_argv=None if stop is None else fill(stop, values),
             key_file=slot.directory / "key" if KEY_FILE in names_in((*argv, *(stop or ()))) else None,

@@ -10,11 +10,13 @@ from llmgw.engine import Complaint, ProfileSpec, Slot
 from llmgw.errors import EngineUnavailable
 
 PLACEHOLDERS: Final = (
-    "host", "port", "model", "replica", "context", "parallel", "weights", "draft", "files.NAME", "key_file"
+    "host", "port", "model", "replica", "context", "parallel", "devices", "weights", "draft", "files.NAME",
+    "draft_url", "key_file",
 )  # fmt: skip
-"""`files.NAME`: of the file in that role."""
+"""`files.NAME`: of the file in that role. `devices`: the UUIDs of its accelerators, with commas between them."""
 
 KEY_FILE: Final = "key_file"
+DRAFT_URL: Final = "draft_url"
 PATTERN: Final = (
     r"^([^{}]|\{\{|\}\}|\{("
     + "|".join(name for name in PLACEHOLDERS if name != "files.NAME")
@@ -23,7 +25,7 @@ PATTERN: Final = (
 EXPECTS: Final = (
     "text with no braces but " + ", ".join(f"{{{name}}}" for name in PLACEHOLDERS) + "; {{ and }} stand for braces"
 )
-_OF_FILES: Final = re.compile(r"weights|draft|files\..*")
+_OF_FILES: Final = re.compile(r"(weights|draft|files\..*)\Z")
 
 
 def values_for(profile: ProfileSpec, slot: Slot) -> Mapping[str, str]:
@@ -36,7 +38,9 @@ def values_for(profile: ProfileSpec, slot: Slot) -> Mapping[str, str]:
         "replica": slot.replica,
         "context": str(profile.context),
         "parallel": str(profile.parallel),
+        "devices": ",".join(slot.devices),
         KEY_FILE: str(slot.directory / "key"),
+        **({} if slot.draft_url is None else {DRAFT_URL: slot.draft_url}),
         **files,
     }
 
@@ -51,9 +55,11 @@ def names_in(argv: Sequence[str]) -> set[str]:
     return {name for argument in argv for name in _names(argument) or ()}
 
 
-def complaints(path: Sequence[str], argv: Sequence[str], files: Collection[str]) -> Iterator[Complaint]:
-    """What is wrong with an argv at `path` of a profile that has these files, by role."""
-    known = {_name(role) for role in files} | {name for name in PLACEHOLDERS if not _OF_FILES.match(name)}
+def complaints(path: Sequence[str], argv: Sequence[str], profile: ProfileSpec) -> Iterator[Complaint]:
+    """What is wrong with an argv at `path` of the profile."""
+    known = {_name(role) for role in profile.roles} | {name for name in PLACEHOLDERS if not _OF_FILES.match(name)}
+    if profile.draft_model is None:
+        known.remove(DRAFT_URL)
     for index, argument in enumerate(argv):
         names = _names(argument)
         if names is None:
@@ -68,6 +74,9 @@ def _unknown(name: str, known: Collection[str]) -> str:
         key = name.partition(".")[0]
         message = f"{{{name}}} stands for a file, and the profile has no `{name.replace('files.', 'files: ')}`"
         near = difflib.get_close_matches(name, [each for each in known if key == "files" and each.startswith(key)], n=1)
+    elif name == DRAFT_URL:
+        message = f"{{{name}}} is where a companion answers, and the profile has no `draft: {{model: ...}}`"
+        near = []
     else:
         message = f"{{{name[:60]}}} is no placeholder; {{{{ and }}}} stand for braces"
         near = difflib.get_close_matches(name, known, n=1)

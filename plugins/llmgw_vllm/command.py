@@ -1,6 +1,7 @@
 """The command line of one vLLM: what a profile says, as flags."""
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,8 +18,8 @@ from llmgw_vllm.program import Program
 RANKS: Final = (8, 16, 32, 64, 128, 256, 320, 512)
 
 _LITTLE: Final = "0.01"
-"""vLLM wants this share of an accelerator free before it starts, also when it is told the size of the KV cache. Its
-default of nine tenths would never be, beside another engine."""
+"""vLLM wants a share of an accelerator free before it starts, also when it is told the size of the KV cache. Its
+default of nine tenths would never be, beside another engine; this stands where the planned share is unknown."""
 
 
 def argv(program: Program, profile: ProfileSpec, slot: Slot) -> tuple[str, ...]:
@@ -103,15 +104,25 @@ def _tensor_parallel(profile: ProfileSpec) -> int:
 
 
 def _memory(profile: ProfileSpec, slot: Slot) -> list[str]:
-    if (share := profile.options.get("gpu_memory_utilization")) is not None:
-        return ["--gpu-memory-utilization", str(share)]
+    if (wanted := profile.options.get("gpu_memory_utilization")) is not None:
+        return ["--gpu-memory-utilization", str(wanted)]
+    share = _share(slot) if profile.devices else None
+    if share is not None and profile.memory is not None and "kv_cache_mib" not in profile.options:
+        return ["--gpu-memory-utilization", share]
     size = kv_cache(profile, figures(slot))
     if size is None:
         raise EngineUnavailable(
             "the size of the KV cache cannot be told from config.json (no layers or heads): set options.kv_cache_mib"
         )
     flags = ["--kv-cache-memory-bytes", str(-(-size // max(1, profile.devices)))]
-    return [*flags, "--gpu-memory-utilization", _LITTLE] if profile.devices else flags
+    return [*flags, "--gpu-memory-utilization", share or _LITTLE] if profile.devices else flags
+
+
+def _share(slot: Slot) -> str | None:
+    """What it was placed for, as vLLM takes it. Rounded up: it compares with what is free, to the byte."""
+    if slot.device_share is None:
+        return None
+    return f"{min(100, max(1, math.ceil(round(slot.device_share * 100, 6)))) / 100:.2f}"
 
 
 def _answering(options: Mapping[str, Any], slot: Slot) -> list[str]:

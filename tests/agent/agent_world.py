@@ -97,6 +97,7 @@ class ScriptEngine(Engine):
 
     def __init__(self) -> None:
         self.ports_used: list[int] = []
+        self.slots: list[Slot] = []
 
     def fingerprint(self) -> EngineFact:
         return EngineFact(name=self.name, version="1")
@@ -106,6 +107,7 @@ class ScriptEngine(Engine):
 
     def launch(self, profile: ProfileSpec, slot: Slot, level: Level) -> LaunchSpec:
         self.ports_used.append(slot.port)
+        self.slots.append(slot)
         script = slot.directory / "server.py"
         script.write_text(SERVER)
         server = [sys.executable, "-S", str(script), str(slot.port), *profile.args]

@@ -15,8 +15,8 @@ from agent_world import Node, alive, eventually, pids_in
 from llmgw.agent import process, records
 from llmgw.agent.ending import leader_of
 from llmgw.agent.records import Record
-from llmgw.facts import FailureKind, Phase
-from llmgw.ids import ReplicaId
+from llmgw.facts import FailureKind, Level, Phase
+from llmgw.ids import ReplicaId, SpecDigest
 from llmgw.store import keys
 from llmgw.store.memory import MemoryStore
 
@@ -33,6 +33,26 @@ async def test_engines_go_on_without_the_agent_and_the_next_one_adopts_the_same_
         assert len(node.engine.ports_used) == 1
         await node.ready("r2")
         assert len(set(node.engine.ports_used)) == 2
+
+
+async def test_devices_and_level_are_told_and_kept_by_the_next_agent(node: Node) -> None:
+    shrunk = replace(
+        node.assignment(),
+        level=Level.DEGRADED,
+        launched=SpecDigest("smaller"),
+        devices=("GPU-a", "GPU-b"),
+        draft_url="http://127.0.0.1:8200",
+    )
+    async with node.agent():
+        await node.assign(shrunk)
+        before = await node.until(Phase.READY)
+    assert node.engine.slots[-1].devices == ("GPU-a", "GPU-b")
+    assert node.engine.slots[-1].draft_url == "http://127.0.0.1:8200"
+    node.store = MemoryStore(None)
+    async with node.agent():
+        after = await node.until(Phase.READY)
+    for fact in (before, after):
+        assert (fact.level, fact.launched, fact.devices) == (Level.DEGRADED, "smaller", ("GPU-a", "GPU-b"))
 
 
 async def test_an_adopted_replica_with_its_assignment_is_not_started_again_and_can_be_stopped(node: Node) -> None:

@@ -3,20 +3,24 @@
 import os
 import socket
 import threading
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from agent_world import ScriptEngine
+from agent_world import Node, ScriptEngine
 
 from llmgw.agent import inventory, logs
 from llmgw.agent.fingerprints import Fingerprints
+from llmgw.agent.launch import device_share
 from llmgw.agent.ports import NoFreePort, Ports
 from llmgw.agent.traffic import Traffic
 from llmgw.engine.manager import Engines
-from llmgw.facts import EngineFact, ReplicaUse, Usage
+from llmgw.facts import DeviceFact, EngineFact, Footprint, ReplicaUse, Usage
 from llmgw.ids import EngineName, ModelName, ReplicaId
+from llmgw.plan import Assignment
 from llmgw.statedir import StateDir
-from llmgw.units import GIB, MIB, Wall
+from llmgw.units import GIB, MIB, Bytes, Wall
 
 HOST = "127.0.0.1"
 R = ReplicaId("r")
@@ -134,6 +138,21 @@ def test_resident_memory_of_a_process_is_its_own_and_of_a_dead_one_nothing() -> 
 
 def test_the_disk_of_a_directory_not_made_yet_is_known(tmp_path: Path) -> None:
     assert inventory.disk(tmp_path / "a" / "b").free > 0
+
+
+def placed(devices: Sequence[str], device: int) -> Assignment:
+    footprint = Footprint(host=Bytes(0), device=Bytes(device))
+    return replace(Node.assignment(None), devices=tuple(devices), footprint=footprint)  # type: ignore[arg-type]
+
+
+def test_the_share_of_its_devices_is_of_the_smallest_one() -> None:
+    devices = [DeviceFact(uuid=f"GPU-{n}", name="g", index=n, total=Bytes(n * GIB)) for n in range(4)]
+    assert device_share(placed(["GPU-2"], GIB), devices) == 0.5
+    assert device_share(placed(["GPU-2", "GPU-3"], 2 * GIB), devices) == 0.5
+    assert device_share(placed([], 0), devices) is None
+    assert device_share(placed(["GPU-2", "GPU-9"], GIB), devices) is None, "nothing is known of one of them"
+    assert device_share(placed(["GPU-0"], GIB), devices) is None, "the driver does not tell what it holds"
+    assert device_share(placed(["GPU-2"], 0), devices) is None
 
 
 async def test_an_engine_whose_fingerprint_raises_or_hangs_is_unusable_and_says_why() -> None:

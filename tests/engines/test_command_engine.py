@@ -54,6 +54,26 @@ def test_placeholders_are_filled_in_everywhere(tmp_path: Path) -> None:
     assert spec.key_file is None
 
 
+def test_accelerators_are_named_and_shown_to_the_program_alone(tmp_path: Path) -> None:
+    chosen = profile(command=["docker", "run", "--gpus", "device={devices}"])
+    spec = ENGINE.launch(chosen, replace(slot(tmp_path), devices=("GPU-a", "GPU-b")), Level.FULL)
+    assert list(spec.argv) == ["docker", "run", "--gpus", "device=GPU-a,GPU-b"]
+    assert spec.env == {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}
+    assert ENGINE.launch(chosen, slot(tmp_path), Level.FULL).env == {}
+
+
+def test_a_companions_address_stands_where_the_profile_has_one(tmp_path: Path) -> None:
+    alone = profile(command=["serve", "--draft={draft_url}"])
+    (complaint,) = ENGINE.check(alone)
+    assert "draft: {model: ...}" in complaint.message
+    with_draft = replace(alone, draft_model=ModelName("small"))
+    assert ENGINE.check(with_draft) == []
+    at = replace(slot(tmp_path), draft_url="http://127.0.0.1:8200")
+    assert list(ENGINE.launch(with_draft, at, Level.FULL).argv) == ["serve", "--draft=http://127.0.0.1:8200"]
+    with pytest.raises(EngineUnavailable, match="draft_url"):
+        ENGINE.launch(with_draft, slot(tmp_path), Level.FULL)
+
+
 def test_the_key_file_is_asked_for_where_it_is_used(tmp_path: Path) -> None:
     spec = ENGINE.launch(profile(command=["serve", "--key-from={key_file}"]), slot(tmp_path), Level.FULL)
     assert spec.key_file == tmp_path / "key"

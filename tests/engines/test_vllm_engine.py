@@ -110,6 +110,37 @@ def test_the_cache_asked_for_is_the_cache_that_is_reckoned_with(tiny: Path, tmp_
     assert "--kv-cache-memory-bytes" not in share
 
 
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [(None, "0.01"), (0.0001, "0.01"), (0.301, "0.31"), (0.3, "0.30"), (0.999, "1.00"), (1.5, "1.00")],
+)
+def test_the_share_it_was_placed_for_is_what_it_demands_to_be_free(
+    share: float | None, said: str, tiny: Path, tmp_path: Path
+) -> None:
+    at = dataclasses.replace(slot(tmp_path, weights=tiny, devices=("GPU-a",)), device_share=share)
+    chosen = profile(devices=1)
+    assert flags(chosen, at)["--gpu-memory-utilization"] == said
+    whole = kv_cache(chosen, {"weights": fact(tiny).metadata})
+    assert flags(chosen, at)["--kv-cache-memory-bytes"] == str(whole)
+
+
+def test_with_a_declared_memory_it_sizes_its_own_cache_in_that_share(tiny: Path, tmp_path: Path) -> None:
+    at = dataclasses.replace(slot(tmp_path, weights=tiny, devices=("GPU-a",)), device_share=0.5)
+    declared = profile(devices=1, memory=Bytes(12 * GIB))
+    found = flags(declared, at)
+    assert found["--gpu-memory-utilization"] == "0.50"
+    assert "--kv-cache-memory-bytes" not in found
+    said = flags(profile(devices=1, memory=Bytes(12 * GIB), options={"kv_cache_mib": 10}), at)
+    assert (said["--kv-cache-memory-bytes"], said["--gpu-memory-utilization"]) == (str(10 * MIB), "0.50")
+    unknown = flags(declared, dataclasses.replace(at, device_share=None))
+    assert (unknown["--gpu-memory-utilization"], "--kv-cache-memory-bytes" in unknown) == ("0.01", True)
+
+
+def test_on_the_cpu_there_is_no_share_to_demand(tiny: Path, tmp_path: Path) -> None:
+    at = dataclasses.replace(slot(tmp_path, weights=tiny), device_share=0.5)
+    assert "--gpu-memory-utilization" not in flags(profile(memory=Bytes(12 * GIB)), at)
+
+
 def test_accelerators_are_named_and_split_over(tiny: Path, tmp_path: Path) -> None:
     at = slot(tmp_path, weights=tiny, devices=("GPU-a", "GPU-b", "GPU-c", "GPU-d"))
     chosen = profile(devices=4, options={"pipeline_parallel": 2})
