@@ -140,13 +140,25 @@ def _footprint(
 ) -> Footprint | None:
     """Declared, else estimated by the engine from the weights on any node, else guessed from the declared size.
 
+    `memory` is of devices where the profile uses some; what the host holds besides is `host_memory`, else estimated.
     None: unknown, which is never taken for 0.
     """
-    if profile.memory is not None:
-        beside = profile.host_memory or Bytes(0)
-        if profile.devices > 0:
-            return Footprint(host=beside, device=profile.memory, source="declared")
-        return Footprint(host=Bytes(profile.memory + beside), source="declared")
+    memory, beside = profile.memory, profile.host_memory
+    if memory is not None and not profile.devices:
+        return Footprint(host=Bytes(memory + (beside or 0)), source="declared")
+    if memory is not None and beside is not None:
+        return Footprint(host=beside, device=memory, source="declared")
+    found = _estimate(profile, level, index, engines)
+    if memory is not None:
+        return Footprint(host=found.host if found else Bytes(0), device=memory, source="declared")
+    if found is None or beside is None:
+        return found
+    return replace(found, host=beside if profile.devices else Bytes(found.host + beside))
+
+
+def _estimate(
+    profile: ProfileSpec, level: Level, index: _Index, engines: Mapping[EngineName, Engine]
+) -> Footprint | None:
     here: dict[str, WeightsFact] = {}
     for role, spec in profile.roles.items():
         if (fact := on_node(index.get(canonical(spec.source), ()), spec)) is not None:

@@ -67,7 +67,8 @@ class LlamaCppEngine(Engine):
         if level is not Level.MINIMAL or not profile.devices or tied:
             return smaller
         options = {name: value for name, value in profile.options.items() if name not in DEVICE_OPTIONS}
-        return replace(smaller or profile, devices=0, options=options, memory=None, host_memory=None)
+        made = smaller or profile
+        return replace(made, devices=0, exclusive=False, options=options, memory=None, host_memory=None)
 
     def launch(self, profile: ProfileSpec, slot: Slot, level: Level) -> LaunchSpec:
         host = f"[{slot.host}]" if ":" in slot.host else slot.host

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar, Final
 
 from llmgw.engine import (
@@ -62,7 +63,13 @@ class VllmEngine(Engine):
 
     def shrink(self, profile: ProfileSpec, level: Level) -> ProfileSpec | None:
         # Never fewer devices: a vLLM that is built for accelerators has no CPU part.
-        return shorter_context(profile, level)
+        smaller = shorter_context(profile, level)
+        if smaller is None:
+            return None
+        options = {name: value for name, value in profile.options.items() if name != "gpu_memory_utilization"}
+        if "kv_cache_mib" in options:  # it goes with the context that it was chosen for
+            options["kv_cache_mib"] = -(-options["kv_cache_mib"] * smaller.context // profile.context)
+        return replace(smaller, options=options)
 
     def launch(self, profile: ProfileSpec, slot: Slot, level: Level) -> LaunchSpec:
         host = f"[{slot.host}]" if ":" in slot.host else slot.host

@@ -354,12 +354,15 @@ def test_answers_of_probes_are_told_apart() -> None:
 
 
 def test_a_smaller_level_has_less_context_and_the_smallest_no_accelerator() -> None:
-    full = profile(context=32768, devices=1, memory=5, options={"gpu_layers": 20, "cache_type_k": "q8_0"})
+    full = profile(
+        context=32768, devices=1, exclusive=True, memory=5, options={"gpu_layers": 20, "cache_type_k": "q8_0"}
+    )
     degraded, minimal = (ENGINE.shrink(full, level) for level in (Level.DEGRADED, Level.MINIMAL))
     assert degraded is not None
     assert minimal is not None
     assert (degraded.context, degraded.devices, degraded.memory) == (16384, 1, None)
     assert (minimal.context, minimal.devices, minimal.memory) == (8192, 0, None)
+    assert (degraded.exclusive, minimal.exclusive) == (True, False)
     assert minimal.options == {"threads": 1, "cache_type_k": "q8_0"}
     assert ENGINE.shrink(profile(context=2048), Level.DEGRADED) is None
     assert ENGINE.shrink(profile(context=2048), Level.MINIMAL) is None

@@ -155,6 +155,28 @@ def test_the_guess_for_a_profile_on_devices_is_of_their_memory() -> None:
     assert (guess.device, guess.host, guess.source) == (gib(12), gib(2), "guess")
 
 
+def full_size(**fields: Any) -> Footprint:
+    spec = profiled(**fields)
+    return Sizes(engines(Sized())).of(catalog(spec), [report()]).footprints[spec_of(spec), Level.FULL]
+
+
+def test_host_memory_is_what_comes_besides() -> None:
+    assert full_size(host_memory=gib(1)).host == 8192 * MIB + GIB
+    assert full_size(memory=gib(2), host_memory=gib(1)).host == gib(3)
+    on_devices = full_size(devices=1, host_memory=gib(1))
+    assert (on_devices.host, on_devices.device, on_devices.source) == (gib(1), 8192 * MIB, "estimate")
+
+
+def test_a_declaration_for_devices_leaves_the_hosts_part_to_the_estimate() -> None:
+    class OnBoth(Sized):
+        def footprint(self, profile: ProfileSpec, files: Mapping[str, WeightsFact], level: Level) -> Footprint:
+            return Footprint(host=gib(3), device=gib(9))
+
+    spec = profiled(devices=1, memory=gib(5))
+    (found,) = Sizes(engines(OnBoth())).of(catalog(spec), [report()]).footprints.values()
+    assert (found.host, found.device, found.source) == (gib(3), gib(5), "declared")
+
+
 # -- what is remembered between passes
 
 

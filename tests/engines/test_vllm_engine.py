@@ -456,6 +456,16 @@ def test_smaller_levels_shorten_the_context_and_take_less(tiny: Path) -> None:
     assert ENGINE.shrink(profile(context=1024), Level.MINIMAL) is None
 
 
+def test_a_cache_of_a_chosen_size_shrinks_with_the_context(tiny: Path) -> None:
+    chosen = ENGINE.shrink(profile(context=8192, options={"kv_cache_mib": 101}), Level.DEGRADED)
+    share = ENGINE.shrink(profile(context=8192, options={"gpu_memory_utilization": 0.9}), Level.MINIMAL)
+    assert chosen is not None
+    assert share is not None
+    assert chosen.options["kv_cache_mib"] == 51
+    assert "gpu_memory_utilization" not in share.options
+    assert ENGINE.footprint(share, {"weights": fact(tiny)}, Level.MINIMAL) is not None
+
+
 # -- ends
 
 
