@@ -27,6 +27,7 @@ from llmgw.engine.manager import find_engines
 from llmgw.errors import LlmgwError, TerminalError
 from llmgw.gateway.server import Gateway
 from llmgw.ids import NodeName
+from llmgw.reconcile.foresight import Foresight
 from llmgw.reconcile.loop import Controller
 from llmgw.reconcile.sync import CatalogSync
 from llmgw.statedir import AdminAddress, StateDir, StateLock, write_atomic
@@ -140,6 +141,7 @@ class _Parts:
     controller: Controller
     sync: CatalogSync
     gateway: Gateway
+    foresight: Foresight
 
 
 class _Up:
@@ -197,7 +199,9 @@ class _Up:
         cache = Cache(options.cache or state.weights, cluster_id=state.cluster_id(), clock=clock)
         cache.open()
         live = LiveCatalog(str(options.catalog))
-        controller = Controller(store=store, live=live, engines=engines, clock=clock, record=events.record)
+        controller = Controller(
+            store=store, live=live, engines=engines, clock=clock, record=events.record, nodes=(options.node,)
+        )
         sync = CatalogSync(
             path=options.catalog,
             store=store,
@@ -220,7 +224,23 @@ class _Up:
             ports=options.engine_ports or DEFAULT_PORTS,
         )
         gateway = Gateway(store=store, secret=state.secret(), clock=clock)
-        return _Parts(store=store, events=events, agent=agent, controller=controller, sync=sync, gateway=gateway)
+        foresight = Foresight(
+            store=store,
+            path=options.catalog,
+            engines=engines,
+            clock=clock,
+            node=options.node,
+            look=Cache(cache.root, cluster_id=state.cluster_id(), clock=clock).facts,  # its own: asked in a thread
+        )
+        return _Parts(
+            store=store,
+            events=events,
+            agent=agent,
+            controller=controller,
+            sync=sync,
+            gateway=gateway,
+            foresight=foresight,
+        )
 
     async def _listen(self, parts: _Parts) -> "tuple[_AdminServer, AdminAddress]":
         """Take both addresses. Raises TerminalError, naming the one that cannot be had."""
@@ -237,6 +257,7 @@ class _Up:
             node=options.node,
             collect=[gateway.collect],
             state=self._state,
+            foresee=parts.foresight.foresee,
         )
         admin = _AdminServer(app, options.admin)
         return admin, AdminAddress(url=_url(*admin.address), token=token, gateway=_url(*gateway.address))

@@ -357,7 +357,8 @@ class Observed:
     """By spec and level, as declared or estimated from weights that some node has. Absent: unknown, never 0."""
     measured: Mapping[tuple[SpecDigest, NodeName], Footprint] = field(default_factory=dict)
     """What a full-level replica was seen to take on that node: wins over `footprints` there."""
-    unreachable: frozenset[NodeName] = frozenset()  #: nodes whose reports stopped coming
+    unreachable: frozenset[NodeName] = frozenset()  #: nodes whose reports stopped coming: nothing new goes there
+    lost: frozenset[NodeName] = frozenset()  #: of them, those whose replicas count for nothing any more
     cordons: Mapping[NodeName, Cordon] = field(default_factory=dict)
     outstanding: Mapping[ReplicaId, int] = field(default_factory=dict)
     last_used: Mapping[ReplicaId, Wall] = field(default_factory=dict)

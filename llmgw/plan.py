@@ -1,6 +1,6 @@
 """What was decided. Decisions flow down: the core makes them, dispatch writes them, agents and gateways act."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -111,11 +111,33 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unschedulable:
+    """`rejections`: of each profile, of each node (of very many: of some)."""
+
     model: ModelName
     rejections: tuple[Rejection, ...]
+    nodes: int = 1
 
     def __str__(self) -> str:
-        return "; ".join(map(str, self.rejections))
+        return "; ".join(map(str, self.rejections)) if self.nodes <= 1 else self._summary()
+
+    def _summary(self) -> str:
+        """`0/3 nodes: 2 device memory (need 9.0 GiB, most free 6.2 GiB on gpu-1), 1 disk (...)`."""
+        kinds: dict[Reason, list[Rejection]] = {}
+        for rejection in self.rejections:
+            kinds.setdefault(rejection.reason, []).append(rejection)
+        parts = [
+            f"{len({one.node for one in kind})} {reason}{_best(kind)}"
+            for reason, kind in sorted(kinds.items(), key=lambda item: (-len(item[1]), item[0]))
+        ]
+        return f"0/{self.nodes} nodes: {', '.join(parts)}"
+
+
+def _best(kind: Sequence[Rejection]) -> str:
+    """Of refusals for one reason, the nearest miss."""
+    best = max(kind, key=lambda one: (one.have - one.need, one.have))
+    if best.need or best.have:
+        return f" (need {format_bytes(best.need)}, most free {format_bytes(best.have)} on {best.node})"
+    return f" ({best.detail})" if best.detail else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

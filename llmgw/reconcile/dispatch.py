@@ -1,21 +1,25 @@
 """Write what was decided: assignments, endpoints, statuses. Deciding is done; this only says it to the others."""
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from llmgw.catalog.spec import Catalog, ModelSpec, ProfileSpec
-from llmgw.facts import Event, Measured, Phase, RecoveryRecord, ReplicaFact
+from llmgw.facts import Ask, Event, Level, Measured, Phase, RecoveryRecord, ReplicaFact
 from llmgw.ids import ModelName, NodeName, ReplicaId, SpecDigest
 from llmgw.plan import Assignment, Endpoint, Launch, ModelStatus, Plan, Stop, Want
 from llmgw.reconcile.observe import Seen
+from llmgw.schedule.think import Known, Thought
 from llmgw.store import keys
 from llmgw.store.api import Delete, Put, Store
-from llmgw.store.codec import encode
-from llmgw.units import Instant, format_bytes
+from llmgw.store.codec import decode, encode
+from llmgw.units import Instant, Wall, format_bytes
 
 GONE: Final = frozenset({Phase.STOPPED, Phase.FAILED})
+
+USE_TOLD: Final = 10.0
+"""Seconds between two stamps of use that are written."""
 
 Record = Callable[[Event], None]
 
@@ -34,11 +38,12 @@ async def apply(store: Store, plan: Plan, seen: Seen, catalog: Catalog, now: Ins
     changes += _forgotten(seen)
     await _write(store, changes)
     for stop in plan.stops:
-        record(_event(now, stop.model, "evicted" if stop.eviction else "stopping", f"{stop.replica}: {stop.reason}"))
+        why = f"{stop.reason} {stop.detail}".strip()
+        record(_event(now, stop.model, "evicted" if stop.eviction else "stopping", f"{stop.replica}: {why}"))
     for launch in plan.launches:
-        assignment = _launching(launch, catalog)
+        assignment = _launching(launch, seen, catalog)
         await store.put(keys.assignment(launch.node, assignment.replica), encode(assignment))
-        record(_event(now, launch.model, "launched", _describe(assignment)))
+        record(_event(now, launch.model, "launched", _describe(assignment, launch.why)))
 
 
 async def write_statuses(store: Store, statuses: Sequence[ModelStatus]) -> None:
@@ -55,6 +60,38 @@ async def write_recovery(store: Store, records: Mapping[tuple[SpecDigest, NodeNa
         await _write(store, [Delete(key) if record is None else Put(key, encode(record))])
 
 
+async def write_demand(store: Store, known: Known, thought: Thought) -> None:
+    """Asks and scaling states that changed. A gateway may ask meanwhile: its stamp is never put back."""
+    for model, ask in thought.asks.items():
+        before = known.asks.get(model)
+        if ask is None or before is None or _is_worth_writing(before, ask):
+            await _write_ask(store, model, ask)
+    changed = [
+        Delete(keys.scaling(model)) if state is None else Put(keys.scaling(model), encode(state))
+        for model, state in thought.scaling.items()
+    ]
+    await _write(store, changed)
+
+
+def _is_worth_writing(before: Ask, after: Ask) -> bool:
+    """A model in use is used anew at every pass; its stamp need not reach the disk every time."""
+    used = before.used is None or (after.used or Wall(0)) - before.used >= USE_TOLD
+    return after.asked != before.asked or used
+
+
+async def _write_ask(store: Store, model: ModelName, ask: Ask | None) -> None:
+    entry = await store.get(keys.ask(model))
+    if ask is None:
+        if entry is not None:
+            await store.delete(entry.key)
+        return
+    if entry is not None:
+        known = decode(entry.value, Ask, where=entry.key)
+        stamps = [used for used in (known.used, ask.used) if used is not None]
+        ask = Ask(asked=max(known.asked, ask.asked), used=max(stamps, default=None))
+    await store.put(keys.ask(model), encode(ask))
+
+
 async def write_measured(store: Store, changes: Mapping[tuple[SpecDigest, NodeName], Measured | None]) -> None:
     """Put what was measured, delete where None; all or nothing."""
     await _write(
@@ -66,8 +103,10 @@ async def write_measured(store: Store, changes: Mapping[tuple[SpecDigest, NodeNa
     )
 
 
-def endpoints(facts: Iterable[ReplicaFact], catalog: Catalog, leaving: set[ReplicaId]) -> dict[ReplicaId, Endpoint]:
-    """Ready replicas whose model is in the catalog and that are not being stopped."""
+def endpoints(
+    facts: Iterable[ReplicaFact], catalog: Catalog, leaving: set[ReplicaId], lost: Collection[NodeName] = ()
+) -> dict[ReplicaId, Endpoint]:
+    """Ready replicas whose model is in the catalog, that are not being stopped, and whose node is there."""
     return {
         fact.id: Endpoint(
             id=fact.id,
@@ -75,15 +114,21 @@ def endpoints(facts: Iterable[ReplicaFact], catalog: Catalog, leaving: set[Repli
             url=fact.url,
             names=catalog.models[fact.model].names,
             engine=fact.engine,
+            pool=catalog.cluster.node(fact.node).pool,
+            **_share(fact, catalog.models[fact.model]),
         )
         for fact in facts
-        if fact.phase is Phase.READY and fact.url and fact.model in catalog.models and fact.id not in leaving
+        if fact.phase is Phase.READY
+        and fact.url
+        and fact.model in catalog.models
+        and fact.id not in leaving
+        and fact.node not in lost
     }
 
 
 async def _endpoint_changes(store: Store, seen: Seen, catalog: Catalog, leaving: set[ReplicaId]) -> list[Put | Delete]:
     """What makes the published endpoints the right ones; equal ones are left alone by the store."""
-    wanted = endpoints(seen.observed.replicas.values(), catalog, leaving)
+    wanted = endpoints(seen.observed.replicas.values(), catalog, leaving, seen.observed.lost)
     present = (await store.list(keys.ENDPOINTS)).entries
     gone = [Delete(entry.key) for entry in present if keys.last(entry.key) not in wanted]
     return [*gone, *(Put(keys.endpoint(id), encode(endpoint)) for id, endpoint in sorted(wanted.items()))]
@@ -98,7 +143,15 @@ def _forgotten(seen: Seen) -> list[Put | Delete]:
     ]
 
 
-def _launching(launch: Launch, catalog: Catalog) -> Assignment:
+def _share(fact: ReplicaFact, model: ModelSpec) -> dict[str, Any]:
+    """Its profile's share of the traffic; of one that the catalog no longer has, an equal one."""
+    for profile in model.profiles:
+        if profile.name == fact.profile:
+            return {"weight": profile.weight, "tier": profile.tier}
+    return {}
+
+
+def _launching(launch: Launch, seen: Seen, catalog: Catalog) -> Assignment:
     return Assignment(
         replica=ReplicaId(secrets.token_hex(6)),
         model=launch.model,
@@ -107,8 +160,22 @@ def _launching(launch: Launch, catalog: Catalog) -> Assignment:
         node=launch.node,
         footprint=launch.footprint,
         level=launch.level,
+        launched=launch.launched,
+        devices=launch.devices,
+        draft_url=_draft_url(launch, seen),
         **_from_catalog(catalog, launch.node, launch.profile),
     )
+
+
+def _draft_url(launch: Launch, seen: Seen) -> str | None:
+    """Of the companion beside it, which was launched before."""
+    if launch.profile.draft_model is None:
+        return None
+    for fact in seen.observed.replicas.values():
+        beside = fact.model == launch.profile.draft_model and fact.node == launch.node
+        if beside and fact.phase is Phase.READY:
+            return fact.url
+    return None
 
 
 def _adopting(id: ReplicaId, seen: Seen, catalog: Catalog) -> Assignment | None:
@@ -139,6 +206,8 @@ def _for_fact(fact: ReplicaFact, catalog: Catalog) -> Assignment:
         node=fact.node,
         footprint=fact.footprint,
         level=fact.level,
+        launched=fact.launched,
+        devices=fact.devices,
         **{**_from_catalog(catalog, fact.node, profile), "revision": fact.revision},
     )
 
@@ -166,7 +235,11 @@ def _event(now: Instant, model: ModelName, reason: str, message: str) -> Event:
     return Event(at=now.wall, subject=f"model/{model}", reason=reason, message=message)
 
 
-def _describe(assignment: Assignment) -> str:
-    footprint = assignment.footprint
-    memory = f"{format_bytes(footprint.host)} host memory ({footprint.source})"
-    return f"{assignment.replica} on {assignment.node}: profile {assignment.profile.name}, {memory}"
+def _describe(assignment: Assignment, why: str) -> str:
+    footprint, level = assignment.footprint, assignment.level
+    memory = f"{format_bytes(footprint.host)} host memory"
+    if assignment.devices:
+        memory += f" and {format_bytes(footprint.device)} on {', '.join(assignment.devices)}"
+    shrunk = "" if level is Level.FULL else f" at level {level}"
+    text = f"{assignment.replica} on {assignment.node}: profile {assignment.profile.name}{shrunk}"
+    return f"{text}, {memory} ({footprint.source}); {why}" if why else f"{text}, {memory} ({footprint.source})"

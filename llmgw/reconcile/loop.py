@@ -1,7 +1,7 @@
-"""Passes: read everything, decide, write. Nothing is remembered between passes but what cannot be reread."""
+"""Passes: read everything, think, write. Nothing is remembered between passes but what cannot be reread."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -10,22 +10,20 @@ import structlog
 from llmgw.catalog.live import LiveCatalog
 from llmgw.catalog.spec import Catalog
 from llmgw.clock import Clock
-from llmgw.desired import desired
 from llmgw.engine.manager import Engines
 from llmgw.engine.sizes import Sizes
 from llmgw.errors import LlmgwError, RetryableError
-from llmgw.facts import Event, Observed, RecoveryRecord
+from llmgw.facts import Action, Event, Level, Observed, RecoveryRecord
 from llmgw.ids import ModelName, NodeName, SpecDigest
-from llmgw.plan import ModelState, ModelStatus, Plan
+from llmgw.plan import ModelState, ModelStatus
 from llmgw.reconcile import dispatch, measured, status
+from llmgw.reconcile.liveness import Liveness
 from llmgw.reconcile.observe import Seen, observe
 from llmgw.reconcile.workqueue import Trigger
-from llmgw.schedule import recovery
-from llmgw.schedule.decide import decide
-from llmgw.schedule.explain import statuses
+from llmgw.schedule.think import Known, Thought, think
 from llmgw.store import keys
 from llmgw.store.api import Store
-from llmgw.units import Instant
+from llmgw.units import Instant, Wall
 
 log = structlog.get_logger("llmgw.reconcile")
 
@@ -35,22 +33,38 @@ RESYNC: Final = 15.0
 RETRY: Final = 1.0
 """Seconds until a pass that failed is made again."""
 
+WATCHED: Final = (keys.NODES, "settings/", keys.ASKS, keys.USAGE, keys.RECOVERY, keys.CONCURRENCY)
+
 _Records = dict[tuple[SpecDigest, NodeName], RecoveryRecord | None]
 
 
 class Controller:
-    """Owns the passes. One runs at a time; triggers during one lead to one more."""
+    """Owns the passes. One runs at a time; triggers during one lead to one more.
+
+    `nodes`: those that take part; None: the ones that the catalog names are waited for at start.
+    """
 
     def __init__(
-        self, *, store: Store, live: LiveCatalog, engines: Engines, clock: Clock, record: Callable[[Event], None]
+        self,
+        *,
+        store: Store,
+        live: LiveCatalog,
+        engines: Engines,
+        clock: Clock,
+        record: Callable[[Event], None],
+        nodes: Collection[NodeName] | None = None,
     ) -> None:
         self._store = store
         self._live = live
         self._sizes = Sizes(engines)
         self._clock = clock
         self._record = record
+        self._nodes = nodes
         self._trigger = Trigger()
+        self._liveness = Liveness()
         self._states: dict[ModelName, ModelState] = {}
+        self._stand_ins: dict[ModelName, ModelName] = {}
+        self._braked = False
         self._unkept: _Records = {}  #: records that the disk would not take yet
         self.passes = 0
 
@@ -61,8 +75,8 @@ class Controller:
     async def run(self) -> None:
         """Passes until cancelled, one at start. A failed pass is logged and made again: what serves goes on."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._watch(keys.NODES))
-            group.create_task(self._watch("settings/"))
+            for prefix in WATCHED:
+                group.create_task(self._watch(prefix))
             timeout: float | None = 0.0
             while True:
                 await self._trigger.wait(timeout)
@@ -84,29 +98,40 @@ class Controller:
             await status.write(self._store, self._live.state(), (), now)
             return RESYNC
         seen = await self._observe(catalog, now)
-        records = recovery.changes(seen.observed, catalog, seen.levels, now)
-        if records or self._unkept:
-            await self._keep(records)
-            self._report_failures(seen.observed, records, now)
-            seen = await self._observe(catalog, now)
         if await self._measure(seen, catalog, now):
             seen = await self._observe(catalog, now)
-        wishes = desired(catalog, now=now, stopped=seen.stopped is not None)
-        plan = decide(wishes, catalog, seen.observed, now)
-        await dispatch.apply(self._store, plan, seen, catalog, now, self._record)
-        told = statuses(plan, wishes, catalog, seen.observed, stopped=seen.stopped is not None)
+        known = _known(seen, catalog, settled=self._settled(catalog, now))
+        thought = think(known, now)
+        await self._remember(known, thought, now)
+        await dispatch.apply(self._store, thought.plan, seen, catalog, now, self._record)
+        told = thought.statuses
         await dispatch.write_statuses(self._store, told)
         await status.write(self._store, self._live.state(), told, now, stopped=seen.stopped is not None)
-        self._report_changes(told, now)
-        return _until_due(plan, now)
+        self._report_changes(seen, told, now)
+        return _until(thought.due, now)
+
+    def _settled(self, catalog: Catalog, now: Instant) -> bool:
+        return self._liveness.settled(catalog.cluster.nodes if self._nodes is None else self._nodes, now)
 
     async def _observe(self, catalog: Catalog, now: Instant) -> Seen:
-        seen = await observe(self._store, self._sizes, catalog, now)
+        seen = await observe(self._store, self._sizes, catalog, now, liveness=self._liveness)
         if not self._unkept:
             return seen
         merged = {**seen.observed.recovery, **self._unkept}
         known = {key: record for key, record in merged.items() if record is not None}
         return replace(seen, observed=replace(seen.observed, recovery=known))
+
+    async def _remember(self, known: Known, thought: Thought, now: Instant) -> None:
+        """Before anything is done: a failure that is counted must not be counted again."""
+        if thought.recovery or self._unkept:
+            await self._keep(dict(thought.recovery))
+            self._report_failures(known.observed, thought.recovery.items(), now)
+        try:
+            await dispatch.write_demand(self._store, known, thought)
+        except RetryableError as error:  # thought anew at the next pass
+            log.warning("demand_not_kept", error=str(error))
+        for event in thought.events:
+            self._record(event)
 
     async def _keep(self, records: _Records) -> None:
         """Write records. What a full disk refuses counts all the same, and is written at a later pass."""
@@ -142,26 +167,63 @@ class Controller:
         async for _ in self._store.watch(prefix, from_revision=snapshot.revision):
             self._trigger.set()
 
-    def _report_failures(self, observed: Observed, records: _Records, now: Instant) -> None:
-        for key, record in records.items():
-            if record is None or record == observed.recovery.get(key):
+    def _report_failures(
+        self,
+        observed: Observed,
+        records: Iterable[tuple[tuple[SpecDigest, NodeName], RecoveryRecord | None]],
+        now: Instant,
+    ) -> None:
+        for key, record in records:
+            known = observed.recovery.get(key)
+            if record is None or (known is not None and known.last_replica == record.last_replica):
                 continue
             what = "quarantined" if record.quarantined else "failed"
-            self._record(_event(now, record.model, what, f"{record.last.kind}: {record.last.reason}"))
+            text = f"{record.last.kind}: {record.last.reason}{_consequence(record)}"
+            self._record(_event(now, record.model, what, text))
 
-    def _report_changes(self, told: Iterable[ModelStatus], now: Instant) -> None:
-        """An event for each model whose state changed since the last pass."""
+    def _report_changes(self, seen: Seen, told: Iterable[ModelStatus], now: Instant) -> None:
+        """An event for each model whose state changed since the last pass, or that another begins to serve for."""
         current = {item.model: item for item in told}
         for model, item in current.items():
             if self._states.get(model) != item.state:
                 self._record(_event(now, model, str(item.state), item.reason))
+            before = self._stand_ins.get(model)
+            if item.fallback != before:
+                text = f"{item.fallback} serves in its place" if item.fallback else f"served by {before} no more"
+                self._record(_event(now, model, "fallback", text))
         self._states = {model: item.state for model, item in current.items()}
+        self._stand_ins = {model: item.fallback for model, item in current.items() if item.fallback is not None}
+        if seen.braked != self._braked:
+            self._braked = seen.braked
+            silent = ", ".join(sorted(seen.observed.unreachable))
+            text = f"more than half of the nodes are silent ({silent}): what they run is given up only when fewer are"
+            done = "enough nodes report again"
+            self._record(Event(at=now.wall, subject="cluster", reason="brake", message=text if seen.braked else done))
 
 
-def _until_due(plan: Plan, now: Instant) -> float:
-    if plan.due is None:
-        return RESYNC
-    return min(RESYNC, max(0.05, plan.due - now.wall))
+def _known(seen: Seen, catalog: Catalog, *, settled: bool) -> Known:
+    return Known(
+        catalog=catalog,
+        observed=seen.observed,
+        levels=seen.levels,
+        asks=seen.asks,
+        scaling=seen.scaling,
+        held=seen.held,
+        concurrency=seen.concurrency,
+        stopped=seen.stopped,
+        settled=settled,
+    )
+
+
+def _consequence(record: RecoveryRecord) -> str:
+    """What is done about it, where that is more than trying again."""
+    if record.action is Action.FALLBACK:
+        return "; its fallback serves in its place"
+    return "" if record.level is Level.FULL else f"; tried next at level {record.level}"
+
+
+def _until(due: Wall | None, now: Instant) -> float:
+    return RESYNC if due is None else min(RESYNC, max(0.05, due - now.wall))
 
 
 def _event(now: Instant, model: ModelName, reason: str, message: str) -> Event:

@@ -23,6 +23,7 @@ from llmgw.facts import (
 from llmgw.ids import ModelName, NodeName, ReplicaId, SpecDigest
 from llmgw.plan import Assignment, Levels, Stopped, Want
 from llmgw.reconcile import measured as measuring
+from llmgw.reconcile.liveness import Liveness
 from llmgw.store import keys
 from llmgw.store.api import Entry, Store
 from llmgw.store.codec import decode
@@ -36,6 +37,7 @@ class Seen:
     """One pass's view: what the core decides from, and what only dispatch needs."""
 
     observed: Observed
+    braked: bool = False  #: too many nodes are silent at once
     assignments: Mapping[ReplicaId, Assignment] = field(default_factory=dict)
     reported: Mapping[ReplicaId, ReplicaFact] = field(default_factory=dict)  #: as the agents have it
     stopped: Stopped | None = None
@@ -48,12 +50,13 @@ class Seen:
 
 
 async def observe(
-    store: Store, sizes: Sizes, catalog: Catalog, now: Instant, *, unreachable: frozenset[NodeName] = frozenset()
+    store: Store, sizes: Sizes, catalog: Catalog, now: Instant, *, liveness: Liveness | None = None
 ) -> Seen:
     """Everything a pass decides from. `now` stamps the replicas that no agent reported yet."""
     entries = (await store.list(keys.NODES)).entries
     reports = {report.node: report for report in _all(entries, "/report", NodeReport)}
     assignments = {assigned.replica: assigned for assigned in _all(entries, "/assignments/", Assignment)}
+    reach = (liveness or Liveness()).look(reports.values(), now)
     reported = {fact.id: fact for report in reports.values() for fact in report.replicas}
     usages = [decode(entry.value, Usage, where=entry.key) for entry in (await store.list(keys.USAGE)).entries]
     outstanding, last_used = _use(usages, now)
@@ -66,13 +69,15 @@ async def observe(
         recovery=await _by_spec_and_node(store, keys.RECOVERY, RecoveryRecord),
         footprints=sized.footprints,
         measured=measured_footprints(catalog, measured),
-        unreachable=unreachable,
+        unreachable=reach.unreachable,
+        lost=reach.lost,
         cordons={NodeName(name): one for name, one in (await _by_name(store, keys.CORDONS, Cordon)).items()},
         outstanding=outstanding,
         last_used=last_used,
     )
     return Seen(
         observed=observed,
+        braked=reach.braked,
         assignments=assignments,
         reported=reported,
         stopped=None if stopped is None else decode(stopped.value, Stopped, where=stopped.key),

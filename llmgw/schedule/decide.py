@@ -1,62 +1,57 @@
-"""(wishes, catalog, Observed, now) -> Plan. One node takes part in this version.
+"""(wishes, catalog, Observed, now) -> Plan.
 
 Decision order:
  1. replicas already leaving hold their memory until they are gone: launches wait for it, but it costs nobody their
     place. They are neither kept nor stopped again;
- 2. of each wished model at most one replica stays: one with the wanted spec, else a ready one, else the oldest.
-    The others are stopped, and all those of models not wished;
- 3. a wish whose engine, size, disk or sheer size rules the node out is refused, typed. What it was to replace
-    goes on serving: stopping it would buy nothing;
- 4. `residency.schedule` chooses among the rest within min(budget, capacity). Pinned and active replicas override
-    the budget; pinned ones never the capacity;
+ 2. `claims` sorts out what runs: who stays, who is one too many, what is missing. An outdated replica serves until
+    its replacement is ready;
+ 3. a node that holds more than its limits allow loses what `residency.schedule` does not keep there;
+ 4. what is missing is placed in order of admission (`placement`): where there is room, else where room is on its way,
+    else in the place of what comes after it. A replacement drives nobody out but its predecessor, unless it must;
  5. a launch waits until what it replaces, and what was evicted for it, is gone: evictions before launches.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
 
-from llmgw.catalog.spec import Catalog, ModelSpec, NodeSpec, ProfileSpec, spec_digest
-from llmgw.facts import Footprint, NodeReport, Observed, Phase, RecoveryRecord, ReplicaFact
+from llmgw.catalog.spec import Catalog, ModelSpec, spec_digest
+from llmgw.facts import Level, Observed, RecoveryRecord
 from llmgw.ids import ModelName, NodeName, ReplicaId, SpecDigest
-from llmgw.plan import Launch, Plan, Reason, Rejection, Stop, Unschedulable, Wish
-from llmgw.schedule import recovery, residency, room
-from llmgw.units import Bytes, Instant, Wall, format_bytes
-from llmgw.weights.lookup import on_node
+from llmgw.plan import Launch, Levels, Plan, Reason, Rejection, Stop, Unschedulable, Wish
+from llmgw.schedule import recovery, residency
+from llmgw.schedule.claims import Claim, Sorted, claim_of, sort_out
+from llmgw.schedule.filters import Filters
+from llmgw.schedule.nodes import Nodes, Place, Resident
+from llmgw.schedule.placement import Draft, Placement, Spot, Timing, Want, Way
+from llmgw.schedule.refusals import Refusals
+from llmgw.units import Instant, Wall
 
-LEAVING = frozenset({Phase.DRAINING, Phase.STOPPING})
+NO_LEVELS: Final[Levels] = MappingProxyType({})
+
+BACKING_OFF: Final = "restarting after a back-off"
+REPLACING: Final = "waiting for the replica it replaces to stop"
+FREEING: Final = "waiting for memory to be freed"
+UNSETTLED: Final = "waiting for nodes to report"
+LOOKING: Final = "waiting for the node to look up its files"
 
 
-def decide(wishes: Sequence[Wish], catalog: Catalog, observed: Observed, now: Instant) -> Plan:
+def decide(
+    wishes: Sequence[Wish],
+    catalog: Catalog,
+    observed: Observed,
+    now: Instant,
+    *,
+    levels: Levels = NO_LEVELS,
+    settled: bool = True,
+) -> Plan:
     """The plan that brings what is observed towards what is wished. Launching what runs and stopping what is
-    absent are no-ops: applied and asked again, the plan is empty."""
-    draft = _Draft()
-    wished = {wish.model for wish in wishes if wish.count > 0 and wish.model in catalog.models}
-    staying = _one_each(draft, wished, catalog, observed)
-    if not observed.nodes:
-        draft.waiting.update(dict.fromkeys(wished, Reason.NO_NODE))
-        return draft.finish()
-    node = min(observed.nodes)
-    claims = [_claim(catalog.models[name], node, staying.get(name), observed) for name in sorted(wished)]
-    if observed.nodes[node].catalog != catalog.digest:
-        claims = _known(claims, draft)
-    _Room(node, catalog.cluster.node(node), observed, draft, now).fill(claims)
-    return draft.finish()
+    absent are no-ops: applied and asked again, the plan is empty.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Claim:
-    """A wished model on the node: what it would be launched as, and which replica of it is there."""
-
-    model: ModelSpec
-    profile: ProfileSpec
-    spec: SpecDigest
-    footprint: Footprint | None
-    present: ReplicaFact | None
-    record: RecoveryRecord | None
-
-    @property
-    def is_current(self) -> bool:
-        return self.present is not None and self.present.spec == self.spec
+    `settled` False: nodes may be missing that are about to report; nothing is launched or evicted.
+    """
+    return _Pass(wishes, catalog, observed, now, levels).run(settled=settled)
 
 
 @dataclass(slots=True)
@@ -65,239 +60,309 @@ class _Draft:
 
     launches: list[Launch] = field(default_factory=list)
     stops: dict[ReplicaId, Stop] = field(default_factory=dict)
-    unschedulable: list[Unschedulable] = field(default_factory=list)
-    keep: dict[ModelName, tuple[ReplicaId, ...]] = field(default_factory=dict)
+    refused: dict[ModelName, tuple[Rejection, ...]] = field(default_factory=dict)
     waiting: dict[ModelName, str] = field(default_factory=dict)
     due: list[Wall] = field(default_factory=list)
 
-    def stop(self, replica: ReplicaFact, reason: Reason, *, eviction: bool = False) -> None:
-        self.stops[replica.id] = Stop(
-            replica=replica.id, model=replica.model, node=replica.node, reason=reason, eviction=eviction
+    def wait(self, model: ModelName, why: str) -> None:
+        self.waiting.setdefault(model, why)
+
+    def stop(self, one: Resident, reason: Reason, *, eviction: bool = False, detail: str = "") -> None:
+        fact = one.fact
+        self.stops[fact.id] = Stop(
+            replica=fact.id, model=fact.model, node=fact.node, reason=reason, eviction=eviction, detail=detail
         )
 
-    def refuse(self, model: ModelName, rejection: Rejection) -> None:
-        self.unschedulable.append(Unschedulable(model=model, rejections=(rejection,)))
-
-    def finish(self) -> Plan:
+    def finish(self, keep: Mapping[ModelName, tuple[ReplicaId, ...]], nodes: int) -> Plan:
         return Plan(
-            launches=tuple(sorted(self.launches, key=lambda launch: launch.model)),
+            launches=tuple(sorted(self.launches, key=lambda launch: (launch.model, launch.node, launch.devices))),
             stops=tuple(sorted(self.stops.values(), key=lambda stop: stop.replica)),
-            unschedulable=tuple(sorted(self.unschedulable, key=lambda refused: refused.model)),
-            keep=dict(sorted(self.keep.items())),
+            unschedulable=tuple(
+                Unschedulable(model=model, rejections=rejections, nodes=nodes)
+                for model, rejections in sorted(self.refused.items())
+            ),
+            keep=dict(sorted(keep.items())),
             waiting=dict(sorted(self.waiting.items())),
             due=min(self.due, default=None),
         )
 
 
-def _one_each(
-    draft: _Draft, wished: set[ModelName], catalog: Catalog, observed: Observed
-) -> Mapping[ModelName, ReplicaFact]:
-    """The replica of each wished model that stays for now; every other one that is not leaving yet is stopped."""
-    staying: dict[ModelName, ReplicaFact] = {}
-    for replica in sorted(observed.replicas.values(), key=lambda r: _preference(r, catalog)):
-        if not replica.phase.occupies_memory or replica.phase in LEAVING:
-            continue
-        if replica.model not in catalog.models:
-            draft.stop(replica, Reason.REMOVED)
-        elif replica.model not in wished:
-            draft.stop(replica, Reason.SYSTEM_STOPPED)
-        elif replica.model in staying:
-            same = replica.spec == staying[replica.model].spec
-            draft.stop(replica, Reason.DUPLICATE if same else Reason.CHANGED)
-        else:
-            staying[replica.model] = replica
-    return staying
-
-
-def _preference(replica: ReplicaFact, catalog: Catalog) -> tuple[bool, bool, float, str]:
-    model = catalog.models.get(replica.model)
-    wanted = model is not None and replica.spec == spec_digest(model.name, model.profiles[0])
-    return (not wanted, replica.phase is not Phase.READY, replica.since, replica.id)
-
-
-def _claim(model: ModelSpec, node: NodeName, present: ReplicaFact | None, observed: Observed) -> _Claim:
-    profile = model.profiles[0]
-    spec = spec_digest(model.name, profile)
-    return _Claim(
-        model=model,
-        profile=profile,
-        spec=spec,
-        footprint=observed.footprint(spec, node),
-        present=present,
-        record=observed.recovery.get((spec, node)),
-    )
-
-
-def _known(claims: Sequence[_Claim], draft: _Draft) -> list[_Claim]:
-    """The claims that can be judged before the node has looked for the files of this catalog. Of the others, what
-    runs is left as it is: a size that nobody has looked up yet is no reason to refuse."""
-    for claim in claims:
-        if claim.footprint is None:
-            draft.waiting[claim.model.name] = "waiting for the node to look up its files"
-            if claim.present is not None:
-                draft.keep[claim.model.name] = (claim.present.id,)
-    return [claim for claim in claims if claim.footprint is not None]
-
-
-class _Room:
-    """One node's memory during one pass."""
-
-    def __init__(self, node: NodeName, policy: NodeSpec, observed: Observed, draft: _Draft, now: Instant) -> None:
-        self._node = node
-        self._report = observed.nodes[node]
-        self._policy = policy
+class _Pass:
+    def __init__(
+        self, wishes: Sequence[Wish], catalog: Catalog, observed: Observed, now: Instant, levels: Levels
+    ) -> None:
+        self._catalog = catalog
         self._observed = observed
-        self._draft = draft
         self._now = now
-        resident = [r for r in observed.replicas.values() if r.phase.occupies_memory]
-        self._held: int = sum(self._cost(r) for r in resident)
-        self._capacity = room.capacity(self._report.memory, policy.reserve.host, self._held)
-        self._budget = room.allowed(self._capacity, policy.budget.host)
+        self._plan = _Draft()
+        self._filters = Filters(catalog, observed)
+        self._sorted: Sorted = sort_out(wishes, catalog, observed, now, levels, self._filters)
+        self._nodes = Nodes(catalog, observed, self._sorted.costs, self._sorted.exclusive)
+        self._placement = Placement(catalog, observed, levels, self._nodes, self._filters)
+        self._refusals = Refusals(catalog, observed, self._nodes, self._filters, self._placement)
+        self._records: dict[SpecDigest, dict[NodeName, RecoveryRecord]] = {}
+        for (spec, node), record in observed.recovery.items():
+            self._records.setdefault(spec, {})[node] = record
 
-    def fill(self, claims: Sequence[_Claim]) -> None:
-        """Choose among the claims, and add what follows to the draft."""
-        taking_part: dict[ModelName, _Claim] = {}
-        frozen: dict[ModelName, _Claim] = {}  # refused, but what runs of them stays as it is
-        for claim in claims:
-            rejection = self._rejection(claim)
-            if rejection is not None:
-                self._draft.refuse(claim.model.name, rejection)
-                if claim.present is not None:
-                    frozen[claim.model.name] = claim
-            elif self._may_claim(claim):
-                taking_part[claim.model.name] = claim
-        everyone = {**taking_part, **frozen}
-        beyond = self._pinned_beyond_capacity(everyone.values())
-        chosen = residency.schedule(
-            [self._wanted(claim, name in frozen) for name, claim in everyone.items() if name not in beyond],
-            [self._resident(claim.present, name) for name, claim in everyone.items() if claim.present is not None],
-            Bytes(self._budget),  # what is leaving will be gone: it delays launches, and costs nobody their place
-        )
-        refused: dict[str, Bytes] = dict(chosen.room)
-        refused.update((name, Bytes(self._capacity)) for name in beyond)
-        for name, claim in everyone.items():
-            if claim.present is not None and name in chosen.evict:
-                self._draft.stop(claim.present, Reason.PRESSURE, eviction=True)
-            if name in refused and name not in frozen:
-                self._draft.refuse(name, self._no_memory(claim, refused[name]))
-            elif name in frozen or claim.is_current:
-                self._keep(claim)
-            else:
-                self._replace_or_launch(claim)
-
-    def _keep(self, claim: _Claim) -> None:
-        if claim.present is not None and claim.present.id not in self._draft.stops:
-            self._draft.keep[claim.model.name] = (claim.present.id,)
-
-    def _replace_or_launch(self, claim: _Claim) -> None:
-        """An admitted claim that does not run yet: launched once there is room for it."""
-        name, footprint = claim.model.name, claim.footprint
-        assert footprint is not None, "a claim without a footprint is refused before"
-        if not recovery.may_try(claim.record, self._now):
-            self._draft.waiting[name] = "restarting after a back-off"
-            return
-        if claim.present is not None:
-            self._draft.stop(claim.present, Reason.CHANGED)
-        if any(r.model == name and r.phase.occupies_memory for r in self._observed.replicas.values()):
-            self._draft.waiting[name] = "waiting for the replica it replaces to stop"
-            return
-        if footprint.host > self._limit(claim) - self._held:
-            self._draft.waiting[name] = "waiting for memory to be freed"
-            return
-        self._held += footprint.host
-        self._draft.launches.append(
-            Launch(model=name, profile=claim.profile, spec=claim.spec, node=self._node, footprint=footprint)
-        )
-
-    def _may_claim(self, claim: _Claim) -> bool:
-        """A back-off keeps its claim on memory; quarantine must hold none that others could use."""
-        if claim.record is None or claim.is_current:
-            return True
-        if claim.record.retry_at is not None and claim.record.retry_at > self._now.wall:
-            self._draft.due.append(claim.record.retry_at)
-        return not claim.record.quarantined or recovery.may_try(claim.record, self._now)
-
-    def _rejection(self, claim: _Claim) -> Rejection | None:
-        """The first filter that rules the node out, whatever else runs there."""
-        why = None if claim.is_current else _engine_missing(self._report, claim.profile)
-        if why is not None:
-            return Rejection(node=self._node, reason=Reason.ENGINE, detail=why)
-        if claim.footprint is None:
-            advice = "declare `memory`, or `size` under `weights`, in the profile"
-            return Rejection(node=self._node, reason=Reason.SIZE_UNKNOWN, detail=advice)
-        if claim.footprint.host > self._limit(claim):
-            return self._no_memory(claim, Bytes(self._limit(claim)))
-        if claim.is_current:
-            return None  # it runs: neither engine nor disk is needed again
-        return self._no_disk(claim.profile)
-
-    def _no_disk(self, profile: ProfileSpec) -> Rejection | None:
-        missing = [spec for spec in profile.roles.values() if on_node(self._report.weights, spec) is None]
-        need = Bytes(sum(spec.size or 0 for spec in missing))
-        have = Bytes(max(0, self._report.disk.free - self._policy.reserve.disk))
-        if need <= have:
-            return None
-        return Rejection(node=self._node, reason=Reason.DISK, need=need, have=have)
-
-    def _no_memory(self, claim: _Claim, have: Bytes) -> Rejection:
-        assert claim.footprint is not None, "refused before for want of a footprint"
-        budget = self._policy.budget.host
-        detail = "" if budget is None or claim.model.pinned else f"budget {format_bytes(budget)}"
-        need = claim.footprint.host
-        return Rejection(node=self._node, reason=Reason.HOST_MEMORY, need=need, have=have, detail=detail)
-
-    def _pinned_beyond_capacity(self, claims: Iterable[_Claim]) -> set[ModelName]:
-        """Pinned ones that the machine cannot hold beside what is decoding, by priority."""
-        active = {c.model.name for c in claims if c.present is not None and self._observed.active(c.present)}
-        used: int = sum(self._cost(c.present) for c in claims if c.present and c.model.name in active)
-        beyond: set[ModelName] = set()
-        for claim in sorted(claims, key=lambda c: (-c.model.priority, c.model.name)):
-            if not claim.model.pinned or claim.model.name in active or claim.footprint is None:
-                continue
-            if used + claim.footprint.host > self._capacity:
-                beyond.add(claim.model.name)
-            else:
-                used += claim.footprint.host
-        return beyond
-
-    def _wanted(self, claim: _Claim, frozen: bool) -> residency.Item:
-        """A frozen claim is for what runs, not for what it cannot become."""
-        footprint = None if frozen else claim.footprint
-        if footprint is not None:
-            cost = footprint.host
+    def run(self, *, settled: bool) -> Plan:
+        self._plan.stops.update(self._sorted.stops)
+        self._plan.due.extend(self._sorted.due)
+        self._take_places()
+        if not self._observed.nodes or not settled:
+            for claim in self._sorted.claims:
+                self._plan.wait(claim.model.name, UNSETTLED if self._observed.nodes else Reason.NO_NODE)
         else:
-            assert claim.present is not None, "a frozen claim is one of what runs"
-            cost = self._cost(claim.present)
-        return residency.Item(
-            id=claim.model.name,
-            cost=cost,
-            priority=claim.model.priority,
-            pinned=claim.model.pinned,
-            last_used=self._last_used(claim.present),
+            self._shed()
+            self._nodes.index()
+            for claim in self._sorted.claims:
+                self._admit(claim)
+            self._drafts()
+        return self._plan.finish(self._kept(), len(self._observed.nodes))
+
+    # -- what is there
+
+    def _take_places(self) -> None:
+        """Everyone who stays has their place; what is going leaves the ledger of what is to come."""
+        for one in self._sorted.staying:
+            place = self._nodes.places.get(one.fact.node)
+            if place is not None:
+                place.staying.append(one)
+                self._nodes.settle(place, one.model)
+                self._placement.draft_for[one.model.name, place.name] = True
+        staying = {one.fact.id for one in self._sorted.staying}
+        for id, costs in self._sorted.costs.items():
+            if id in staying:
+                continue
+            fact = self._observed.replicas[id]
+            if (place := self._nodes.places.get(fact.node)) is not None:
+                place.room.leave(costs)
+                self._note_going(place, fact.model)
+
+    def _note_going(self, place: Place, model: ModelName) -> None:
+        for group in self._catalog.models[model].groups if model in self._catalog.models else ():
+            place.going.setdefault(group, set()).add(model)
+
+    def _shed(self) -> None:
+        """Where more is held than the limits allow, a budget that shrank, say: who is not kept has to go."""
+        for place in self._nodes.places.values():
+            rivals = any(len(models) > 1 for models in place.groups.values())
+            if not (place.staying and (rivals or place.room.over)):
+                continue
+            items = [one.item() for one in place.staying]
+            chosen = residency.schedule(items, items, place.room.limit)
+            for one in [one for one in place.staying if one.fact.id in chosen.evict]:
+                self._evict(one, "the node's limits" if not rivals else "a model of its group")
+                if not (one.companion or one.outdated):
+                    self._sorted.claims.append(claim_of(one.model, one.wish, ordinal=0))
+        self._sorted.claims.sort(key=lambda claim: claim.order)
+
+    def _evict(self, one: Resident, whom: str) -> None:
+        place = self._nodes.places[one.fact.node]
+        reason = Reason.DRAFT_UNUSED if one.companion else Reason.PRESSURE
+        self._plan.stop(one, reason, eviction=True, detail=f"for {whom}")
+        self._leave(place, one)
+
+    def _leave(self, place: Place, one: Resident) -> None:
+        place.staying.remove(one)
+        place.room.leave(one.costs)
+        self._nodes.unsettle(place, one.model)
+        self._nodes.changed(place, one.costs)
+        self._nodes.moved.add(place.name)
+
+    # -- what is missing
+
+    def _admit(self, claim: Claim) -> None:
+        """Launch it, have it wait for room, or refuse it."""
+        name = claim.model.name
+        want = claim.want
+        refused: list[Rejection] = []
+        busy: Spot | None = None
+        for way in self._ways(claim.model):
+            if (text := self._unknown(way)) is not None:
+                self._plan.wait(name, text)
+                return
+            elsewhere = bool(self._filters.eligible(way.model, way.profile).set - way.shut)
+            hold = recovery.hold_until(way.records, self._catalog.cluster.recovery, self._now, elsewhere=elsewhere)
+            if hold is not None:
+                self._back_off(claim, way, want, hold)
+                return
+            spot = self._find(claim, way, want)
+            if spot is not None:
+                self._carry_out(claim, spot)
+                return
+            busy = busy or self._placement.find_by_eviction(way, want, patient=True)
+            refused += self._refusals.of(way, want)
+        if busy is not None:
+            self._wait_for(claim, busy)
+        elif not any(one.reason is Reason.QUARANTINED for one in refused):
+            self._plan.refused.setdefault(name, tuple(refused))
+        old = claim.replaces
+        if (
+            old is not None and claim.old_reason is Reason.NODE_DRAINED and old.fact.id not in self._plan.stops
+        ):  # the operator wants the node empty
+            self._plan.stop(old, Reason.NODE_DRAINED)
+
+    def _ways(self, model: ModelSpec) -> list[Way]:
+        found: list[Way] = []
+        for profile in model.profiles:
+            spec = spec_digest(model.name, profile)
+            records = self._records.get(spec, {})
+            shut = frozenset(node for node, one in records.items() if not recovery.may_try(one, self._now))
+            self._plan.due.extend(
+                one.retry_at for one in records.values() if one.retry_at is not None and one.retry_at > self._now.wall
+            )
+            found.append(Way(model=model, profile=profile, spec=spec, records=records, shut=shut))
+        return found
+
+    def _unknown(self, way: Way) -> str | None:
+        """A size that nobody has looked up yet is no reason to refuse."""
+        if (way.spec, Level.FULL) in self._observed.footprints or self._placement.was_measured(way.spec):
+            return None
+        asked = (report for name, report in self._observed.nodes.items() if name not in self._observed.unreachable)
+        return LOOKING if any(report.catalog != self._catalog.digest for report in asked) else None
+
+    def _find(self, claim: Claim, way: Way, want: Want) -> Spot | None:
+        """At once, soon, or in the place of others; its predecessor is the first that has to go."""
+        if (spot := self._placement.find(way, want, Timing.NOW)) is not None:
+            return spot
+        old = claim.replaces
+        if old is None or old.fact.node not in self._nodes.places or old.fact.id in self._plan.stops:
+            return self._placement.find(way, want, Timing.SOON) or self._placement.find_by_eviction(way, want)
+        place = self._nodes.places[old.fact.node]
+        self._leave(place, old)
+        spot = self._placement.find(way, want, Timing.SOON) or self._placement.find_by_eviction(way, want)
+        if spot is None:
+            self._return(place, old)
+        else:
+            self._plan.stop(old, claim.old_reason)
+        return spot
+
+    def _return(self, place: Place, one: Resident) -> None:
+        place.staying.append(one)
+        place.room.stay(one.costs)
+        self._nodes.settle(place, one.model)
+        self._nodes.changed(place, one.costs)
+
+    def _back_off(self, claim: Claim, way: Way, want: Want, until: Wall) -> None:
+        """It keeps its claim on memory, where there is some."""
+        self._plan.wait(claim.model.name, BACKING_OFF)
+        self._plan.due.append(until)
+        open_way = Way(model=way.model, profile=way.profile, spec=way.spec, records=way.records, shut=frozenset())
+        spot = self._placement.find(open_way, want, Timing.NOW) or self._placement.find(open_way, want, Timing.SOON)
+        if spot is not None:
+            self._promise(spot)
+
+    def _carry_out(self, claim: Claim, spot: Spot) -> None:
+        name = claim.model.name
+        for one in spot.evict:
+            if one.fact.id not in self._plan.stops:
+                self._evict(one, name)
+                self._plan.wait(one.fact.model, f"makes room for {name}")
+        self._promise(spot)
+        if claim.replaces is not None and claim.replaces.fact.id in self._plan.stops:
+            self._plan.wait(name, REPLACING)
+        elif spot.timing is not Timing.NOW:
+            self._plan.wait(name, self._freeing(spot))
+        elif spot.draft is not None:
+            self._launch(spot.draft, spot.place, f"to draft for {name}")
+            self._plan.wait(name, f"waiting for its draft {spot.draft.model.name}")
+        elif (draft := spot.profile.draft_model) is not None and not self._sorted.ready(draft, spot.place.name):
+            self._plan.wait(name, f"waiting for its draft {draft}")
+        else:
+            self._launch_at(spot, claim.wish.why)
+
+    def _freeing(self, spot: Spot) -> str:
+        if spot.timing is Timing.SOON:
+            going = spot.place.models.get(spot.way.model.name, 0) and any(
+                fact.model == spot.way.model.name for fact in self._sorted.leaving
+            )
+            return REPLACING if going else FREEING
+        names = sorted({one.fact.model for one in spot.evict})
+        return f"{FREEING}: {', '.join(names)} makes room" if len(names) == 1 else f"{FREEING} by {', '.join(names)}"
+
+    def _promise(self, spot: Spot) -> None:
+        place = spot.place
+        take = place.room.take if spot.timing is Timing.NOW else place.room.promise
+        take(spot.all_costs)
+        self._nodes.settle(place, spot.way.model)
+        self._nodes.changed(place, spot.all_costs)
+        self._filters.will_fetch(spot.profile, place.name)
+        if spot.profile.draft_model is not None:
+            self._sorted.drafting.add((spot.profile.draft_model, place.name))
+            self._placement.draft_for[spot.profile.draft_model, place.name] = True
+
+    def _launch_at(self, spot: Spot, why: str) -> None:
+        way, full = spot.way, spot.level is Level.FULL
+        self._plan.launches.append(
+            Launch(
+                model=way.model.name,
+                profile=spot.profile,
+                spec=way.spec,
+                node=spot.place.name,
+                footprint=spot.footprint,
+                level=spot.level,
+                launched=None if full else spec_digest(way.model.name, spot.profile),
+                devices=spot.devices,
+                why=why,
+            )
         )
 
-    def _resident(self, replica: ReplicaFact, name: ModelName) -> residency.Item:
-        return residency.Item(
-            id=name,
-            cost=self._cost(replica),
-            active=self._observed.active(replica),
-            last_used=self._last_used(replica),
+    def _wait_for(self, claim: Claim, busy: Spot) -> None:
+        """Those in its way are in use, or came just now: it waits for them, for as long as its clients do."""
+        names = ", ".join(sorted({one.fact.model for one in busy.evict}))
+        self._plan.wait(claim.model.name, f"waiting for memory that is in use by {names}")
+        self._plan.due.extend(one.settles_at for one in busy.evict if one.settles_at is not None)
+
+    # -- companions
+
+    def _drafts(self) -> None:
+        """Each kept primary has its draft beside it; a draft that serves nobody, and is not wanted itself, goes."""
+        for model, place in sorted(self._sorted.drafting):
+            if (model, place) in self._sorted.present or any(
+                launch.model == model and launch.node == place for launch in self._plan.launches
+            ):
+                continue
+            self._launch_missing_draft(model, self._nodes.places.get(place))
+        for one in self._sorted.staying:
+            unused = one.companion and (one.fact.model, one.fact.node) not in self._sorted.drafting
+            if unused and one.fact.id not in self._plan.stops:
+                self._plan.stop(one, Reason.DRAFT_UNUSED)
+
+    def _launch_missing_draft(self, name: ModelName, place: Place | None) -> None:
+        primaries = [one for one in (place.staying if place is not None else ()) if self._sorted.draft_of(one) == name]
+        if place is None or not primaries:
+            return  # its primary waits for room, and so does it
+        way = self._ways(self._catalog.models[name])[0]
+        if place.name in way.shut:
+            self._plan.wait(name, BACKING_OFF)
+            return
+        profile = next(one for one in primaries[0].model.profiles if one.draft_model == name)
+        draft = self._placement.draft(profile, place.name)
+        if draft is not None and place.room.fits(draft.costs, pinned=True):
+            place.room.take(draft.costs)
+            self._launch(draft, place, f"to draft for {primaries[0].model.name}")
+        else:
+            self._plan.wait(name, FREEING)
+
+    def _launch(self, draft: Draft, place: Place, why: str) -> None:
+        full = draft.level is Level.FULL
+        self._plan.launches.append(
+            Launch(
+                model=draft.model.name,
+                profile=draft.profile,
+                spec=draft.spec,
+                node=place.name,
+                footprint=draft.footprint,
+                level=draft.level,
+                launched=None if full else spec_digest(draft.model.name, draft.profile),
+                devices=tuple(sorted(each for each in draft.costs if each != residency.HOST)),
+                why=why,
+            )
         )
 
-    def _limit(self, claim: _Claim) -> int:
-        return self._capacity if claim.model.pinned else self._budget
-
-    def _last_used(self, replica: ReplicaFact | None) -> Wall:
-        return Wall(0) if replica is None else self._observed.last_used.get(replica.id, Wall(0))
-
-    def _cost(self, replica: ReplicaFact) -> Bytes:
-        """The current figure for its spec, else what it was launched with, else what it is seen to take."""
-        known = self._observed.footprint(replica.spec, replica.node, replica.level) or replica.footprint
-        return known.host if known is not None else (replica.resident or Bytes(0))
-
-
-def _engine_missing(report: NodeReport, profile: ProfileSpec) -> str | None:
-    for engine in report.engines:
-        if engine.name == profile.engine:
-            return None if profile.options.keys() & set(engine.own_program) else engine.why
-    return f"the node has no engine {profile.engine!r}"
+    def _kept(self) -> dict[ModelName, tuple[ReplicaId, ...]]:
+        keep: dict[ModelName, list[ReplicaId]] = {}
+        for one in self._sorted.staying:
+            if one.fact.id not in self._plan.stops:
+                keep.setdefault(one.fact.model, []).append(one.fact.id)
+        return {model: tuple(ids) for model, ids in keep.items()}

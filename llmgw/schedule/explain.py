@@ -1,107 +1,177 @@
 """Each model's story in short: one `ModelStatus`, for status and for the gateway's answer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from llmgw.catalog.spec import Catalog, ModelSpec, spec_digest
-from llmgw.facts import Footprint, Observed, Phase, RecoveryRecord, ReplicaFact
+from llmgw.facts import Footprint, Level, Observed, Phase, RecoveryRecord, ReplicaFact
 from llmgw.ids import ModelName, SpecDigest
-from llmgw.plan import ModelState, ModelStatus, Plan, Unschedulable, Wish
+from llmgw.plan import Launch, ModelState, ModelStatus, Plan, Unschedulable, Wish
 from llmgw.units import Wall
 
 
 def statuses(
-    plan: Plan, wishes: Sequence[Wish], catalog: Catalog, observed: Observed, *, stopped: bool
-) -> tuple[ModelStatus, ...]:
-    """One status for each model of the catalog, in name order."""
-    refused = {item.model: item for item in plan.unschedulable}
-    return tuple(
-        _status(catalog.models[wish.model], wish, plan, refused.get(wish.model), observed, stopped)
-        for wish in wishes
-        if wish.model in catalog.models
-    )
-
-
-def _status(
-    model: ModelSpec,
-    wish: Wish,
     plan: Plan,
-    refused: Unschedulable | None,
+    wishes: Sequence[Wish],
+    catalog: Catalog,
     observed: Observed,
+    *,
     stopped: bool,
-) -> ModelStatus:
-    replica = _replica_of(model.name, plan, observed)
-    spec = spec_digest(model.name, model.profiles[0])
-    record = _record_of(spec, observed)
-    state, reason = _state(model.name, wish, plan, refused, replica, record, stopped)
-    return ModelStatus(
-        model=model.name,
-        state=state,
-        reason=reason,
-        wanted=wish.count,
-        replica=replica.id if replica else None,
-        profile=replica.profile if replica else None,
-        since=replica.since if replica else record.last.at if record else Wall(0),
-        progress=replica.progress if replica else None,
-        retry_at=record.retry_at if record and not _under_way(model.name, plan) else None,
-        attempts=record.attempts if record else 0,
-        revision=replica.revision if replica else None,
-        rejections=refused.rejections if refused else (),
-        why=wish.why,
-        footprint=(replica.footprint if replica else None) or _footprint_of(spec, observed),
-    )
+    instead: Mapping[ModelName, ModelName] | None = None,
+) -> tuple[ModelStatus, ...]:
+    """One status for each model of the catalog, in name order. `instead`: the fallbacks that serve for others now."""
+    return _Stories(plan, catalog, observed, stopped, instead or {}).tell(wishes)
 
 
-def _state(
-    model: ModelName,
-    wish: Wish,
-    plan: Plan,
-    refused: Unschedulable | None,
-    replica: ReplicaFact | None,
-    record: RecoveryRecord | None,
-    stopped: bool,
-) -> tuple[ModelState, str]:
-    """In this order: switched off, serving, coming up, quarantined, refused, waiting."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Story:
+    """What there is of one model."""
+
+    model: ModelSpec
+    wish: Wish
+    kept: Sequence[ReplicaFact]  #: the best first
+    newest: ReplicaFact | None  #: that holds memory, kept or not
+    launches: Sequence[Launch]
+    refused: Unschedulable | None
+    waiting: str | None
+    record: RecoveryRecord | None  #: of the last failure
+    fallback: ModelName | None
+    specs: Sequence[SpecDigest] = field(default=())
+
+    @property
+    def ready(self) -> int:
+        return sum(fact.phase is Phase.READY for fact in self.kept)
+
+    @property
+    def shown(self) -> ReplicaFact | None:
+        """The replica that stands for the model."""
+        return self.kept[0] if self.kept else self.newest
+
+
+class _Stories:
+    def __init__(
+        self,
+        plan: Plan,
+        catalog: Catalog,
+        observed: Observed,
+        stopped: bool,
+        instead: Mapping[ModelName, ModelName],
+    ) -> None:
+        self._plan = plan
+        self._catalog = catalog
+        self._observed = observed
+        self._stopped = stopped
+        self._instead = instead
+        self._refused = {item.model: item for item in plan.unschedulable}
+        self._launches: dict[ModelName, list[Launch]] = {}
+        for launch in plan.launches:
+            self._launches.setdefault(launch.model, []).append(launch)
+        self._newest: dict[ModelName, ReplicaFact] = {}
+        for fact in observed.replicas.values():
+            before = self._newest.get(fact.model)
+            if fact.phase.occupies_memory and (before is None or (before.since, before.id) < (fact.since, fact.id)):
+                self._newest[fact.model] = fact
+        self._records: dict[SpecDigest, RecoveryRecord] = {}
+        for (spec, _), record in sorted(observed.recovery.items()):
+            known = self._records.get(spec)
+            if known is None or known.last.at < record.last.at:
+                self._records[spec] = record
+
+    def tell(self, wishes: Sequence[Wish]) -> tuple[ModelStatus, ...]:
+        return tuple(
+            self._status(self._story(self._catalog.models[wish.model], wish))
+            for wish in wishes
+            if wish.model in self._catalog.models
+        )
+
+    def _story(self, model: ModelSpec, wish: Wish) -> _Story:
+        specs = [spec_digest(model.name, profile) for profile in model.profiles]
+        records = [record for spec in specs if (record := self._records.get(spec)) is not None]
+        return _Story(
+            model=model,
+            wish=wish,
+            kept=[self._observed.replicas[id] for id in self._plan.keep.get(model.name, ())],
+            newest=self._newest.get(model.name),
+            launches=self._launches.get(model.name, ()),
+            refused=self._refused.get(model.name),
+            waiting=self._plan.waiting.get(model.name),
+            record=max(records, key=lambda record: record.last.at, default=None),
+            fallback=self._instead.get(model.name),
+            specs=specs,
+        )
+
+    def _status(self, story: _Story) -> ModelStatus:
+        state, reason = _state(story, stopped=self._stopped)
+        shown, record = story.shown, story.record
+        return ModelStatus(
+            model=story.model.name,
+            state=state,
+            reason=reason,
+            wanted=story.wish.count,
+            replica=shown.id if shown else None,
+            profile=shown.profile if shown else None,
+            since=shown.since if shown else record.last.at if record else Wall(0),
+            progress=shown.progress if shown else None,
+            retry_at=record.retry_at if record and not (story.kept or story.launches) else None,
+            attempts=record.attempts + record.delays if record else 0,
+            revision=shown.revision if shown else None,
+            rejections=story.refused.rejections if story.refused else (),
+            why=story.wish.why,
+            footprint=(shown.footprint if shown else None) or self._footprint(story),
+            replicas=tuple(fact.id for fact in story.kept),
+            ready=story.ready,
+            level=shown.level if shown else record.level if record else Level.FULL,
+            action=record.action if record else None,
+            fallback=story.fallback,
+            asked=story.wish.asked,
+        )
+
+    def _footprint(self, story: _Story) -> Footprint | None:
+        for spec in story.specs:
+            if (known := self._observed.footprints.get((spec, Level.FULL))) is not None:
+                return known
+        return None
+
+
+def _state(story: _Story, *, stopped: bool) -> tuple[ModelState, str]:
+    """In this order: switched off, serving, coming up, refused, waiting, quarantined."""
+    wish, refused = story.wish, story.refused
     if stopped:
         return ModelState.STOPPED, wish.why
-    if wish.count == 0:
+    if story.ready:
+        return ModelState.READY, _while_serving(story)
+    if wish.count == 0 and not story.kept:
         return ModelState.INACTIVE, wish.why
-    if replica is not None and replica.phase is Phase.READY and replica.id in plan.keep.get(model, ()):
-        return ModelState.READY, f"{refused}; the previous version serves" if refused else ""
-    if replica is not None and replica.id in plan.keep.get(model, ()):
-        return ModelState.LOADING, str(replica.phase)
-    if refused is not None:
+    if story.kept:
+        return ModelState.LOADING, _after_failure(str(story.kept[0].phase), story)
+    if refused is not None and not story.launches:
         return ModelState.UNSCHEDULABLE, str(refused)
-    if _under_way(model, plan):
-        return ModelState.LOADING, _after_failure("being placed", record)
-    if record is not None and record.quarantined:
-        return ModelState.FAILED, f"{record.last.reason} ({_times(record.attempts)})"
-    return ModelState.LOADING, _after_failure(plan.waiting.get(model, "being placed"), record)
+    if story.launches:
+        return ModelState.LOADING, _after_failure("being placed", story)
+    if story.waiting is None and story.record is not None:
+        return ModelState.FAILED, f"{story.record.last.reason} ({_times(story.record)})"
+    return ModelState.LOADING, _after_failure(story.waiting or "being placed", story)
 
 
-def _under_way(model: ModelName, plan: Plan) -> bool:
-    return model in plan.keep or any(launch.model == model for launch in plan.launches)
+def _while_serving(story: _Story) -> str:
+    """What is not as wished, though it serves."""
+    why = str(story.refused) if story.refused else story.waiting or ""
+    if story.ready >= story.wish.count:
+        if why and story.refused:
+            return f"{why}; the previous version serves"
+        return why
+    count = f"{story.ready} of {story.wish.count} ready"
+    return f"{count}: {why}" if why else count
 
 
-def _after_failure(text: str, record: RecoveryRecord | None) -> str:
-    return text if record is None else f"{text}: {record.last.reason} ({_times(record.attempts)})"
+def _after_failure(text: str, story: _Story) -> str:
+    record = story.record
+    if record is None:
+        return text
+    level = "" if record.level is Level.FULL else f", now {record.level}"
+    return f"{text}: {record.last.reason} ({_times(record)}{level})"
 
 
-def _times(attempts: int) -> str:
-    return "failed once" if attempts == 1 else f"failed {attempts} times in a row"
-
-
-def _replica_of(model: ModelName, plan: Plan, observed: Observed) -> ReplicaFact | None:
-    """The replica that stands for the model: the kept one, else the newest that still holds memory."""
-    if kept := plan.keep.get(model):
-        return observed.replicas[kept[0]]
-    present = [r for r in observed.replicas.values() if r.model == model and r.phase.occupies_memory]
-    return max(present, key=lambda r: (r.since, r.id), default=None)
-
-
-def _footprint_of(spec: SpecDigest, observed: Observed) -> Footprint | None:
-    known = (observed.footprint(spec, node) for node in sorted(observed.nodes))
-    return next((footprint for footprint in known if footprint is not None), None)
-
-
-def _record_of(spec: SpecDigest, observed: Observed) -> RecoveryRecord | None:
-    return next((record for (digest, _), record in sorted(observed.recovery.items()) if digest == spec), None)
+def _times(record: RecoveryRecord) -> str:
+    times = record.attempts + record.delays
+    return "failed once" if times == 1 else f"failed {times} times in a row"

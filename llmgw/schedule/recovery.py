@@ -211,3 +211,25 @@ def may_try(record: RecoveryRecord | None, now: Instant) -> bool:
     if record is None:
         return True
     return record.retry_at is not None and (record.retry_at <= now.wall or record.last.at > now.wall + CLOCK_JUMP)
+
+
+def hold_until(
+    records: Mapping[NodeName, RecoveryRecord], settings: RecoverySettings, now: Instant, *, elsewhere: bool
+) -> Wall | None:
+    """Until when a spec is not launched on any node: the back-off is the model's, not a node's. None: it may be.
+
+    `elsewhere`: there are nodes where it has not failed for good. One that gave up on a node does not fall upon all
+    the others in a row: it backs off between them too.
+    """
+    held = [
+        record.retry_at
+        for record in records.values()
+        if not record.exhausted and record.retry_at is not None and not may_try(record, now)
+    ]
+    closed = [record for record in records.values() if record.exhausted and not may_try(record, now)]
+    if elsewhere and closed:
+        last = max(closed, key=lambda record: (record.last.at, record.last_replica))
+        number = max(1, sum(record.attempts for record in closed))
+        until = Wall(min(last.last.at, now.wall) + backoff(number, settings, jitter_of(last.last_replica)))
+        held += [until] if until > now.wall else []
+    return max(held, default=None)

@@ -1,13 +1,27 @@
-"""One pass's thinking: everything known in, everything decided out. The daemon, `plan` and simulations all call this."""
+"""One pass's thinking: everything known in, everything decided out. The daemon, `plan` and simulations all call it.
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+In this order: failures are counted, asks brought up to date, scaling steps taken, models that others stand in for
+found; then what is wished for, the plan, and each model's story.
+"""
 
-from llmgw.catalog.spec import Catalog
-from llmgw.facts import Ask, Concurrency, Event, Observed, RecoveryRecord, ScalingState
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from llmgw.catalog.spec import Catalog, ModelSpec, spec_digest
+from llmgw.desired import demand, desired, next_due
+from llmgw.facts import Ask, Concurrency, Event, Observed, Phase, RecoveryRecord, ScalingState
 from llmgw.ids import ModelName, NodeName, SpecDigest
 from llmgw.plan import Levels, ModelStatus, Plan, Stopped, Wish
-from llmgw.units import Wall
+from llmgw.schedule import recovery, scaling
+from llmgw.schedule.claims import LEAVING
+from llmgw.schedule.decide import decide
+from llmgw.schedule.explain import statuses
+from llmgw.units import Instant, Wall
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 RecoveryKey = tuple[SpecDigest, NodeName]
 
@@ -39,3 +53,89 @@ class Thought:
     scaling: Mapping[ModelName, ScalingState | None] = field(default_factory=dict)
     events: tuple[Event, ...] = ()
     due: Wall | None = None  #: when the next pass is worth making though nothing changes
+
+
+def think(known: Known, now: Instant) -> Thought:
+    """Pure: the same known at the same moment gives the same thought."""
+    catalog = known.catalog
+    records = recovery.changes(known.observed, catalog, known.levels, now)
+    observed = replace(known.observed, recovery=merged(known.observed.recovery, records))
+    asks = demand(catalog, observed, known.asks, now)
+    wishes = _wishes(known, observed, asks, known.scaling, (), now)
+    instead = stand_ins(catalog, observed, wishes)
+    steps, events = scaling.step_all(
+        catalog, observed, known.held, known.scaling, asks, known.concurrency, now, fallbacks=set(instead.values())
+    )
+    wishes = _wishes(known, observed, asks, steps, set(instead.values()), now)
+    plan = decide(wishes, catalog, observed, now, levels=known.levels, settled=known.settled)
+    told = statuses(plan, wishes, catalog, observed, stopped=known.stopped is not None, instead=instead)
+    due = [at for at in (plan.due, next_due(catalog, asks, now), _next_step(steps, catalog, now)) if at is not None]
+    return Thought(
+        plan=plan,
+        wishes=wishes,
+        statuses=told,
+        recovery=records,
+        asks=_changes(known.asks, asks),
+        scaling=_changes(known.scaling, steps),
+        events=events,
+        due=min(due, default=None),
+    )
+
+
+def stand_ins(catalog: Catalog, observed: Observed, wishes: Collection[Wish]) -> dict[ModelName, ModelName]:
+    """The models that are wanted, gave up or are in quarantine, and have no ready replica: to their fallbacks."""
+    ready = {fact.model for fact in observed.replicas.values() if fact.phase is Phase.READY}
+    given_up = {spec for (spec, _), record in observed.recovery.items() if record.exhausted}
+    found: dict[ModelName, ModelName] = {}
+    for wish in wishes:
+        model = catalog.models[wish.model]
+        if wish.count and model.fallback is not None and model.name not in ready and _gave_up(model, given_up):
+            found[model.name] = model.fallback
+    return found
+
+
+def _next_step(steps: Mapping[ModelName, ScalingState], catalog: Catalog, now: Instant) -> Wall | None:
+    """When a model will have been busy or quiet for long enough."""
+    settings = catalog.cluster.scaling
+    ends = [state.busy_since + settings.up_after for state in steps.values() if state.busy_since is not None]
+    ends += [state.quiet_since + settings.down_after for state in steps.values() if state.quiet_since is not None]
+    return Wall(min((end for end in ends if end > now.wall), default=0)) or None
+
+
+def _gave_up(model: ModelSpec, given_up: Collection[SpecDigest]) -> bool:
+    return any(spec_digest(model.name, profile) in given_up for profile in model.profiles)
+
+
+def _wishes(
+    known: Known,
+    observed: Observed,
+    asks: Mapping[ModelName, Ask],
+    steps: Mapping[ModelName, ScalingState],
+    fallbacks: Collection[ModelName],
+    now: Instant,
+) -> tuple[Wish, ...]:
+    running = Counter(
+        fact.model
+        for fact in observed.replicas.values()
+        if fact.phase.occupies_memory and fact.phase not in LEAVING and fact.node not in observed.lost
+    )
+    return desired(
+        known.catalog,
+        now=now,
+        stopped=known.stopped is not None,
+        asks=asks,
+        extra={name: state.extra for name, state in steps.items()},
+        running=running,
+        fallbacks=fallbacks,
+    )
+
+
+def merged(before: Mapping[K, V], changes: Mapping[K, V | None]) -> dict[K, V]:
+    """`before` with the changes made; None: left out."""
+    after = {key: value for key, value in before.items() if key not in changes}
+    return after | {key: value for key, value in changes.items() if value is not None}
+
+
+def _changes(before: Mapping[K, V], after: Mapping[K, V]) -> dict[K, V | None]:
+    changed: dict[K, V | None] = {key: value for key, value in after.items() if before.get(key) != value}
+    return changed | dict.fromkeys(before.keys() - after.keys())

@@ -74,7 +74,8 @@ class World:
         await publish(self.store, now_in_force, self.clock.now())
 
     async def tell(self) -> None:
-        await self.store.put(keys.report(NODE), encode(replace(self.node, replicas=tuple(self.replicas.values()))))
+        told = replace(self.node, at=self.clock.now().wall, replicas=tuple(self.replicas.values()))
+        await self.store.put(keys.report(NODE), encode(told))
 
     async def act(self, phase: Phase = Phase.READY) -> None:
         """Carry the assignments out: what should run is `phase`, what should stop is stopped, the rest forgotten."""

@@ -11,7 +11,8 @@ from llmgw.desired import desired
 from llmgw.facts import EngineFact, FailureKind, Observed, Phase, WeightsFact
 from llmgw.plan import ModelState, Plan, Reason
 from llmgw.schedule import recovery
-from llmgw.schedule.decide import LEAVING, decide
+from llmgw.schedule.claims import LEAVING
+from llmgw.schedule.decide import decide
 from llmgw.schedule.explain import statuses
 from llmgw.units import Wall
 
@@ -67,16 +68,36 @@ def test_description_aliases_priority_and_labels_restart_nothing() -> None:
     assert plan_for(catalog(changed), observed(replica(a), sizes=[(a, 4)])).is_empty
 
 
-def test_a_changed_context_replaces_stop_first() -> None:
+def test_the_old_version_serves_until_the_new_one_is_ready() -> None:
     old, new = model("a"), model("a", context=8192)
     sizes = [(old, 4), (new, 5)]
     first = plan_for(catalog(new), observed(replica(old), sizes=sizes))
+    assert [launch.spec for launch in first.launches] == [spec_of(new)]
+    assert first.stops == ()
+    assert first.keep == {"a": ("a-1",)}
+    starting = replica(new, "a-2", phase=Phase.STARTING, size=5)
+    assert plan_for(catalog(new), observed(replica(old), starting, sizes=sizes)).is_empty
+    ready = plan_for(catalog(new), observed(replica(old), replica(new, "a-2", size=5), sizes=sizes))
+    assert [(stop.replica, stop.reason) for stop in ready.stops] == [("a-1", Reason.CHANGED)]
+
+
+def test_where_memory_does_not_allow_both_the_old_version_goes_first() -> None:
+    old, new = model("a"), model("a", context=8192)
+    sizes, node = [(old, 4), (new, 5)], report(total=9)
+    first = plan_for(catalog(new), observed(replica(old), sizes=sizes, node=node))
     assert [stop.reason for stop in first.stops] == [Reason.CHANGED]
     assert first.launches == ()
-    draining = plan_for(catalog(new), observed(replica(old, phase=Phase.DRAINING), sizes=sizes))
+    draining = plan_for(catalog(new), observed(replica(old, phase=Phase.DRAINING), sizes=sizes, node=node))
     assert draining.is_empty
-    gone = plan_for(catalog(new), observed(replica(old, phase=Phase.STOPPED), sizes=sizes))
+    gone = plan_for(catalog(new), observed(replica(old, phase=Phase.STOPPED), sizes=sizes, node=node))
     assert [launch.spec for launch in gone.launches] == [spec_of(new)]
+
+
+def test_a_replacement_drives_nobody_out_but_its_predecessor() -> None:
+    old, new, low = model("a", priority=9), model("a", priority=9, context=8192), model("z")
+    world = observed(replica(old), replica(low), sizes=[(old, 4), (new, 4), (low, 4)])
+    plan = plan_for(catalog(new, low, budget=8), world)
+    assert [(stop.replica, stop.reason) for stop in plan.stops] == [("a-1", Reason.CHANGED)]
 
 
 def test_a_change_that_cannot_be_placed_leaves_the_old_one_serving() -> None:
@@ -218,7 +239,7 @@ def test_weights_that_are_there_need_no_disk() -> None:
 
 def test_a_failed_replica_is_launched_again_after_its_back_off() -> None:
     a = model("a")
-    record = recovery.account(failed(a), None, RecoverySettings(), NOW)
+    record = recovery.account(failed(a), None, RecoverySettings(), NOW, levels=(), has_fallback=False)
     waiting = plan_for(catalog(a), observed(failed(a), sizes=[(a, 4)], recovery={spec_of(a): record}))
     assert waiting.is_empty
     assert waiting.due == record.retry_at
@@ -229,14 +250,16 @@ def test_a_failed_replica_is_launched_again_after_its_back_off() -> None:
 
 def test_a_back_off_keeps_its_claim_on_memory() -> None:
     a, b = model("a", priority=1), model("b")
-    record = recovery.account(failed(a), None, RecoverySettings(), NOW)
+    record = recovery.account(failed(a), None, RecoverySettings(), NOW, levels=(), has_fallback=False)
     plan = plan_for(catalog(a, b, budget=6), observed(sizes=[(a, 4), (b, 4)], recovery={spec_of(a): record}))
     assert plan.launches == ()
 
 
 def test_quarantine_holds_no_memory_and_is_reported_as_failed() -> None:
     a, b = model("a", priority=1), model("b")
-    record = recovery.account(failed(a, kind=FailureKind.TERMINAL), None, RecoverySettings(), NOW)
+    record = recovery.account(
+        failed(a, kind=FailureKind.TERMINAL), None, RecoverySettings(), NOW, levels=(), has_fallback=False
+    )
     world = observed(sizes=[(a, 4), (b, 4)], recovery={spec_of(a): record})
     plan = plan_for(catalog(a, b, budget=6), world)
     assert [launch.model for launch in plan.launches] == ["b"]
@@ -245,7 +268,9 @@ def test_quarantine_holds_no_memory_and_is_reported_as_failed() -> None:
 
 def test_a_new_spec_lifts_the_quarantine() -> None:
     old, new = model("a"), model("a", context=8192)
-    record = recovery.account(failed(old, kind=FailureKind.TERMINAL), None, RecoverySettings(), NOW)
+    record = recovery.account(
+        failed(old, kind=FailureKind.TERMINAL), None, RecoverySettings(), NOW, levels=(), has_fallback=False
+    )
     plan = plan_for(catalog(new), observed(sizes=[(new, 4)], recovery={spec_of(old): record}))
     assert [launch.model for launch in plan.launches] == ["a"]
 
@@ -290,6 +315,8 @@ def applied(plan: Plan, cat: Catalog, world: Observed) -> Observed:
     for id, fact in replicas.items():
         if fact.phase in LEAVING:
             replicas[id] = replace(fact, phase=Phase.STOPPED)
+        elif fact.phase is Phase.STARTING:
+            replicas[id] = replace(fact, phase=Phase.READY)
     for launch in plan.launches:
         fact = replica(cat.models[launch.model], f"new-{launch.model}", size=launch.footprint.host / gib(1))
         replicas[fact.id] = fact
@@ -328,7 +355,8 @@ def test_carried_out_again_and_again_it_comes_to_rest(world: tuple[Catalog, Obse
     cat, seen = world
     for _ in range(8):
         plan = decide(desired(cat, now=NOW, stopped=False), cat, seen, NOW)
-        if plan.is_empty and not any(r.phase in LEAVING for r in seen.replicas.values()):
+        moving = {*LEAVING, Phase.STARTING} & {r.phase for r in seen.replicas.values()}
+        if plan.is_empty and not moving:
             break
         seen = applied(plan, cat, seen)
     else:
@@ -376,7 +404,7 @@ def test_a_pinned_model_being_replaced_is_not_called_unschedulable() -> None:
 
 def test_a_retry_that_is_due_but_has_no_room_does_not_call_for_passes_without_end() -> None:
     a, busy = model("a", priority=1), model("b")
-    record = recovery.account(failed(a), None, RecoverySettings(), NOW)
+    record = recovery.account(failed(a), None, RecoverySettings(), NOW, levels=(), has_fallback=False)
     due = replace(record, retry_at=Wall(NOW.wall - 1))
     world = observed(replica(busy, running=1), sizes=[(a, 4), (busy, 4)], recovery={spec_of(a): due})
     assert plan_for(catalog(a, busy, budget=4), world).due is None

@@ -1,0 +1,56 @@
+"""Which nodes still report, by our own clock: what theirs say proves nothing.
+
+A node that is silent for GRACE seconds gets nothing new; after LOST seconds what it runs counts for nothing and is
+placed elsewhere. When more than half of all nodes fall silent it is rather us who are cut off: the brake holds
+everything as it is.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from llmgw.facts import NodeReport
+from llmgw.ids import NodeName
+from llmgw.units import Instant, Mono, Wall
+
+GRACE: Final = 20.0  #: four heartbeats
+LOST: Final = 60.0
+SETTLE: Final = 15.0
+"""Seconds after the start for which nodes that the catalog names are waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """`braked`: so many are silent at once that nothing of theirs is given up."""
+
+    unreachable: frozenset[NodeName]
+    lost: frozenset[NodeName]
+    braked: bool = False
+
+
+@dataclass(slots=True)
+class Liveness:
+    """Fed with every pass's reports."""
+
+    _heard: dict[NodeName, tuple[Wall, Mono]] = field(default_factory=dict)
+    _started: Mono | None = None
+
+    def look(self, reports: Iterable[NodeReport], now: Instant) -> Reach:
+        if self._started is None:
+            self._started = now.mono
+        present = {report.node: report.at for report in reports}
+        self._heard = {node: heard for node, heard in self._heard.items() if node in present}
+        for node, at in present.items():
+            heard = self._heard.get(node)
+            if heard is None or heard[0] != at:
+                self._heard[node] = (at, now.mono)
+        silent = {node: now.mono - since for node, (_, since) in self._heard.items()}
+        unreachable = frozenset(node for node, age in silent.items() if age > GRACE)
+        braked = 2 * len(unreachable) > len(silent)
+        lost = frozenset() if braked else frozenset(node for node, age in silent.items() if age > LOST)
+        return Reach(unreachable, lost, braked)
+
+    def settled(self, expected: Collection[NodeName], now: Instant) -> bool:
+        """Whether every expected node has reported, or was waited for long enough. After `look`."""
+        waited = 0.0 if self._started is None else now.mono - self._started
+        return waited >= SETTLE or all(node in self._heard for node in expected)

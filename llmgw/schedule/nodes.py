@@ -1,0 +1,228 @@
+"""The nodes during one pass: who stays on each, who is going, what that leaves, and where something fits. Pure."""
+
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from llmgw.catalog.spec import Catalog, ModelSpec, ProfileSpec
+from llmgw.facts import Footprint, Observed, ReplicaFact
+from llmgw.ids import ModelName, NodeName, ReplicaId
+from llmgw.plan import Wish
+from llmgw.schedule.residency import HOST, Costs, Item
+from llmgw.schedule.room import Room, share
+from llmgw.units import Wall
+
+_NO_MODELS: Final[frozenset[ModelName]] = frozenset()
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Resident:
+    """A replica that holds memory, and stays unless something needs it more."""
+
+    fact: ReplicaFact
+    costs: Costs
+    model: ModelSpec
+    wish: Wish
+    pinned: bool
+    busy: bool  #: decoding, or what it was loaded for still waits: for now it gives way to nobody
+    yields: bool
+    last_used: Wall
+    priority: int
+    outdated: bool = False  #: serves until a current one is ready
+    companion: bool = False  #: here only to draft for others
+    draft: "Resident | None" = None
+    settles_at: Wall | None = None  #: when it will have been there long enough to give way to an equal
+
+    @property
+    def forced(self) -> bool:
+        return self.pinned or self.busy or self.wish.held
+
+    def item(self) -> Item:
+        return Item(
+            id=self.fact.id,
+            costs=self.costs,
+            priority=self.priority,
+            pinned=self.pinned and not self.companion,
+            active=self.busy or self.wish.held,
+            yields=self.yields,
+            last_used=self.last_used,
+            model=self.fact.model,
+            groups=frozenset(self.model.groups),
+            draft=self.draft.fact.id if self.draft is not None else None,
+            companion=self.companion,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """One node."""
+
+    name: NodeName
+    room: Room
+    staying: list[Resident] = field(default_factory=list)
+    groups: dict[str, set[ModelName]] = field(default_factory=dict)  #: of what stays and what is promised
+    going: dict[str, set[ModelName]] = field(default_factory=dict)  #: groups of what is on its way out
+    models: dict[ModelName, int] = field(default_factory=dict)  #: replicas that stay or are promised
+
+    def add(self, model: ModelSpec) -> None:
+        self.models[model.name] = self.models.get(model.name, 0) + 1
+        for group in model.groups:
+            self.groups.setdefault(group, set()).add(model.name)
+
+    def drop(self, model: ModelSpec) -> None:
+        self.models[model.name] -= 1
+        if not self.models[model.name]:
+            del self.models[model.name]
+            for group in model.groups:
+                self.groups.get(group, set()).discard(model.name)
+                self.going.setdefault(group, set()).add(model.name)
+
+    def rivals(self, model: ModelSpec, *, leaving: bool) -> set[ModelName]:
+        """Other models here that share a group with it."""
+        found: set[ModelName] = set()
+        for group in model.groups:
+            found |= self.groups.get(group, set())
+            if leaving:
+                found |= self.going.get(group, set())
+        return found - {model.name}
+
+
+def resident_costs(fact: ReplicaFact, footprint: Footprint | None) -> dict[str, int]:
+    """What a replica takes of its node. Where its devices are not known its device memory counts nowhere."""
+    if footprint is None:
+        return {HOST: max(0, fact.resident or 0)}
+    costs = {HOST: max(0, footprint.host)}
+    if fact.devices and footprint.device > 0:
+        each = -(-footprint.device // len(fact.devices))
+        costs |= dict.fromkeys(fact.devices, each)
+    return costs
+
+
+def launch_costs(
+    room: Room, profile: ProfileSpec, footprint: Footprint, *, pinned: bool, soon: bool
+) -> dict[str, int] | None:
+    """What it would take, with the devices chosen: all of one kind, the fullest that it fits on. None: it does not."""
+    free = room.free_soon if soon else room.free
+    host = max(0, footprint.host)
+    if host > free(HOST, pinned=pinned):
+        return None
+    if not profile.devices:
+        return {HOST: host}
+    each = share(footprint, profile)
+    fitting: dict[str, list[tuple[int, str]]] = {}
+    for uuid in room.devices:
+        left = free(uuid, pinned=pinned)
+        if each <= left and uuid not in room.sole and not (profile.exclusive and _held(room, uuid, soon=soon)):
+            fitting.setdefault(room.names[uuid], []).append((left, uuid))
+    chosen = pick_devices(fitting.values(), profile.devices)
+    if chosen is None:
+        return None
+    if profile.exclusive:
+        return {HOST: host, **{uuid: room.exclusive_costs(uuid, each, pinned=pinned) for uuid in chosen}}
+    return {HOST: host, **dict.fromkeys(chosen, each)}
+
+
+def pick_devices(kinds: Iterable[Sequence[tuple[int, str]]], count: int) -> list[str] | None:
+    """The lowest-ranked `count` of one kind; of several, those whose worst ranks lowest. None: too few of each."""
+    enough = [sorted(kind)[:count] for kind in kinds if len(kind) >= count]
+    if not enough:
+        return None
+    return sorted(uuid for _, uuid in min(enough, key=lambda chosen: (chosen[-1][0], chosen)))
+
+
+def _held(room: Room, uuid: str, *, soon: bool) -> bool:
+    return room.soon[uuid] > 0 or (not soon and room.now[uuid] > 0)
+
+
+class Nodes:
+    """All places, and an index of what is free, so that the tightest fit is found without asking each."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        observed: Observed,
+        costs: Mapping[ReplicaId, dict[str, int]],
+        exclusive: Collection[ReplicaId] = (),
+    ) -> None:
+        """`costs`: of every replica that occupies memory. Those of an `exclusive` one grow to all of its devices."""
+        resident: dict[NodeName, list[Costs]] = {name: [] for name in observed.nodes}
+        for id, taken in costs.items():
+            resident[observed.replicas[id].node].append(taken)
+        self.places = {
+            name: Place(name, Room(report, catalog.cluster.node(name), resident[name]))
+            for name, report in sorted(observed.nodes.items())
+        }
+        for id in exclusive:
+            self._take_whole(self.places[observed.replicas[id].node].room, costs[id])
+        self._free: dict[tuple[NodeName, str], int] = {}
+        self._hosts: list[tuple[int, NodeName, str]] = []
+        self._devices: list[tuple[int, NodeName, str]] = []
+        self._indexed = False
+        self.moved: set[NodeName] = set()  #: nodes where something is going
+        self._where: dict[ModelName, dict[NodeName, int]] = {}
+
+    @staticmethod
+    def _take_whole(room: Room, costs: dict[str, int]) -> None:
+        for uuid in costs.keys() & room.names.keys():
+            rest = max(0, room.limit[uuid] - costs[uuid])
+            costs[uuid] += rest
+            room.now[uuid] += rest
+            room.soon[uuid] += rest
+            room.sole.add(uuid)
+
+    def index(self) -> None:
+        """Once who stays is known: the index is made, and kept from here on."""
+        self._indexed = True
+        for place in self.places.values():
+            room = place.room
+            for dimension in room.limit:
+                free = self._free[place.name, dimension] = room.free(dimension)
+                (self._hosts if dimension == HOST else self._devices).append((free, place.name, dimension))
+            if room.shifting:
+                self.moved.add(place.name)
+        self._hosts.sort()
+        self._devices.sort()
+
+    def holding(self, model: ModelName) -> Mapping[NodeName, int]:
+        """How many replicas of the model stay on, or are promised to, which nodes."""
+        return self._where.get(model, {})
+
+    def settle(self, place: Place, model: ModelSpec) -> None:
+        """A replica of the model stays there or is promised."""
+        place.add(model)
+        where = self._where.setdefault(model.name, {})
+        where[place.name] = where.get(place.name, 0) + 1
+
+    def unsettle(self, place: Place, model: ModelSpec) -> None:
+        place.drop(model)
+        where = self._where[model.name]
+        where[place.name] -= 1
+        if not where[place.name]:
+            del where[place.name]
+
+    def changed(self, place: Place, dimensions: Iterable[str]) -> None:
+        """Room was taken or given in these dimensions."""
+        if not self._indexed:
+            return
+        room = place.room
+        for dimension in dimensions:
+            if dimension not in room.limit:
+                continue
+            before, after = self._free[place.name, dimension], room.free(dimension)
+            if before != after:
+                index = self._hosts if dimension == HOST else self._devices
+                del index[bisect_left(index, (before, place.name, dimension))]
+                insort(index, (after, place.name, dimension))
+                self._free[place.name, dimension] = after
+        if room.shifting:
+            self.moved.add(place.name)
+
+    def by_tightness(self, profile: ProfileSpec, footprint: Footprint) -> Iterator[NodeName]:
+        """Nodes that may have room for it at once, the tightest first; each at least once."""
+        if profile.devices:
+            index, need = self._devices, share(footprint, profile)
+        else:
+            index, need = self._hosts, max(0, footprint.host)
+        for position in range(bisect_left(index, (need, NodeName(""), "")), len(index)):
+            yield index[position][1]

@@ -1,0 +1,103 @@
+"""Why a model is not placed: each node's first reason, with what it needs, what there is, what evicting could free."""
+
+from typing import Final
+
+from llmgw.catalog.spec import Catalog
+from llmgw.facts import Level, Observed
+from llmgw.ids import NodeName
+from llmgw.plan import Reason, Rejection
+from llmgw.schedule.filters import Filters
+from llmgw.schedule.nodes import Nodes, Place
+from llmgw.schedule.placement import Fit, Placement, Want, Way
+from llmgw.schedule.residency import HOST
+from llmgw.schedule.room import Room, share
+from llmgw.units import Bytes, format_bytes
+
+MOST: Final = 200
+"""Nodes that are told of one by one."""
+
+
+class Refusals:
+    def __init__(
+        self, catalog: Catalog, observed: Observed, nodes: Nodes, filters: Filters, placement: Placement
+    ) -> None:
+        self._catalog = catalog
+        self._observed = observed
+        self._nodes = nodes
+        self._filters = filters
+        self._placement = placement
+
+    def of(self, way: Way, want: Want) -> list[Rejection]:
+        """One for each node, as things stand in the pass."""
+        return [self._refusal(way, want, name) for name in list(self._nodes.places)[:MOST]]
+
+    def _refusal(self, way: Way, want: Want, name: NodeName) -> Rejection:
+        static = self._filters.refusal(way.model, way.profile, name)
+        if static is not None:
+            return static
+        if name in way.shut:
+            return Rejection(node=name, reason=Reason.QUARANTINED, detail=way.records[name].last.reason)
+        fit = self._placement.fit(way, name)
+        if fit is None:
+            return self._unknown(way, name)
+        if fit.profile is not way.profile and (unable := self._filters.unable(fit.profile, name)) is not None:
+            return unable
+        place = self._nodes.places[name]
+        memory = self._memory(place, fit, want)
+        if memory is not None:
+            return memory
+        if (disk := self._filters.no_disk(fit.profile, name)) is not None:
+            return disk
+        rivals = sorted(place.rivals(way.model, leaving=True))
+        if rivals:
+            return Rejection(node=name, reason=Reason.GROUP, detail=f"with {', '.join(rivals)}")
+        return Rejection(node=name, reason=Reason.HOST_MEMORY, detail="what would have to make room comes before it")
+
+    def _unknown(self, way: Way, name: NodeName) -> Rejection:
+        if way.profile.draft_model is not None and self._observed.footprints.get((way.spec, Level.FULL)) is not None:
+            return Rejection(node=name, reason=Reason.DRAFT, detail=f"{way.profile.draft_model} cannot run there")
+        advice = "declare `memory`, or `size` under `weights`, in the profile"
+        return Rejection(node=name, reason=Reason.SIZE_UNKNOWN, detail=advice)
+
+    def _memory(self, place: Place, fit: Fit, want: Want) -> Rejection | None:
+        """Device memory first: it is what there is least of."""
+        room, name = place.room, place.name
+        freed = self._freeable(place, want)
+        if fit.profile.devices:
+            each = share(fit.footprint, fit.profile)
+            free = sorted((max(0, room.free_soon(uuid, pinned=want.pinned)) for uuid in room.devices), reverse=True)
+            have = free[fit.profile.devices - 1]
+            if fit.profile.exclusive or each > have:
+                after = sorted(
+                    (max(0, room.free_soon(uuid, pinned=want.pinned)) + freed.get(uuid, 0) for uuid in room.devices),
+                    reverse=True,
+                )[fit.profile.devices - 1]
+                return Rejection(
+                    node=name, reason=Reason.DEVICE_MEMORY, need=Bytes(each), have=Bytes(have), freeable=Bytes(after),
+                    detail=self._budget(room, want, device=True, alone=fit.profile.exclusive),
+                )  # fmt: skip
+        need, have = max(0, fit.footprint.host), max(0, room.free_soon(HOST, pinned=want.pinned))
+        if need <= have:
+            return None
+        return Rejection(
+            node=name, reason=Reason.HOST_MEMORY, need=Bytes(need), have=Bytes(have),
+            freeable=Bytes(have + freed.get(HOST, 0)), detail=self._budget(room, want, device=False, alone=False),
+            )  # fmt: skip
+
+    def _freeable(self, place: Place, want: Want) -> dict[str, int]:
+        freed: dict[str, int] = {}
+        for one in place.staying:
+            if self._placement.gives_way(one, want):
+                for dimension, cost in one.costs.items():
+                    freed[dimension] = freed.get(dimension, 0) + cost
+        return freed
+
+    @staticmethod
+    def _budget(room: Room, want: Want, *, device: bool, alone: bool) -> str:
+        if alone:
+            return "it wants its devices for itself"
+        bounded = [each for each in room.limit if (each != HOST) is device and room.limit[each] < room.capacity[each]]
+        if want.pinned or not bounded:
+            return ""
+        budget = format_bytes(room.limit[bounded[0]])
+        return f"budget {budget} each" if device else f"budget {budget}"
