@@ -1,6 +1,7 @@
 """How much may be in hand at once: requests that wait for a model, bytes of bodies. Pure counting."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from llmgw.ids import ModelName
@@ -33,6 +34,11 @@ class Admission:
 
     def waiting(self, model: ModelName) -> int:
         return self._waiting.get(model, 0)
+
+    @property
+    def queues(self) -> Mapping[ModelName, int]:
+        """How many wait for each model that is waited for."""
+        return self._waiting
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ gone. Everything here runs in the event loop's callbacks; nothing awaits but dia
 """
 
 import asyncio
+from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
 from llmgw.gateway import bodies
@@ -12,10 +13,10 @@ from llmgw.gateway.http1 import Request
 from llmgw.gateway.openai import ApiError, BadBody, Code
 from llmgw.gateway.relay import Relay
 from llmgw.gateway.reply import Reply
-from llmgw.gateway.routes import Hold, Route, queue_full, still_loading
+from llmgw.gateway.routes import Hold, Refusal, Route, queue_full, still_loading
 from llmgw.gateway.upstream import EngineConnection, Headers, Target, dial
 from llmgw.ids import ModelName, ReplicaId
-from llmgw.units import MIB, Seconds
+from llmgw.units import MIB, Seconds, Wall
 
 KEPT_BODY: Final = 8 * MIB
 """Bodies up to this size are kept until the engine answers, so that another can be asked."""
@@ -23,6 +24,7 @@ CONNECT: Final = 5.0
 """Seconds to connect to an engine. It is ready, so its machine is what does not answer."""
 REPLACED: Final = 3.0
 """Seconds to wait for word that a model whose every endpoint was lost is being restarted. It is on its way to us."""
+_NOTHING: Final[Mapping[ModelName, Wall]] = {}
 MOST_KILLED: Final = 2
 """Engines that may end with one request in them before it is given up: it may be what kills them."""
 
@@ -76,8 +78,9 @@ class Exchange:
     """One routed request, from its arrival to the end of its answer."""
 
     __slots__ = (
-        "_begun", "_client", "_connection", "_fresh_only", "_kept", "_killed", "_lost_at", "_meter", "_model", "_name",
-        "_named", "_relay", "_reply", "_request", "_size", "_started", "_target", "_timer", "_tried", "ended",
+        "_asked", "_awaited", "_begun", "_client", "_connection", "_fresh_only", "_kept", "_killed", "_lost_at",
+        "_meter", "_model", "_name", "_named", "_relay", "_reply", "_request", "_size", "_started", "_target", "_timer",
+        "_tried", "ended",
     )  # fmt: skip
 
     def __init__(self, relay: Relay, client: Client, request: Request, name: str) -> None:
@@ -85,11 +88,13 @@ class Exchange:
         self._client = client
         self._request = request
         self._name = name
-        self._named = name  #: what the body says; the model's own name, once it is sent
+        self._named = name  #: what the body says; the name of the model that it was sent to, once it is sent
         self._kept = True  #: the body is still there to be sent
         self._size = len(request.body)
         self._started = relay.loop.time()
-        self._model: ModelName | None = None
+        self._model: ModelName | None = None  #: that was asked for, by name or alias
+        self._awaited: ModelName | None = None  #: that it waits for: the same, or what stands in for it
+        self._asked: Mapping[ModelName, Wall] = _NOTHING  #: when on-demand models were asked for on its behalf
         self._meter = relay.meters.of("")
         self._target: Target | None = None
         self._connection: EngineConnection | None = None
@@ -104,27 +109,50 @@ class Exchange:
 
     def route(self) -> None:
         """Send, hold, or refuse, by the table in force."""
-        resolution = self._relay.table.resolve(self._name)
-        model = resolution.model
+        resolution = self._relay.table.resolve(self._name, fallback=self._request.fallback)
+        if not (isinstance(resolution, Hold) and self._waits_like(resolution)):
+            self._stop_waiting()
+        if isinstance(resolution, Refusal):
+            self._is_for(resolution.model)
+            self._answer_error(resolution.answer(self._relay.clock.now().wall))
+            return
+        self._is_for(resolution.named)
+        if resolution.wants:
+            self._ask(resolution.wants)
+        if isinstance(resolution, Route):
+            self._send(resolution)
+        elif (verdict := resolution.settled(self._asked.get(resolution.model))) is not None:
+            self._answer_error(verdict.answer(self._relay.clock.now().wall))
+        else:  # counted from the request's arrival, however often an engine is lost
+            self._hold(resolution.model, self._started + self._limit())
+
+    def _is_for(self, model: ModelName | None) -> None:
         if model is not None and model != self._model:
             self._model = model
             self._meter = self._relay.meters.of(model)
-        if isinstance(resolution, Route):
-            self._send(resolution.model)
-        elif isinstance(resolution, Hold):  # counted from the request's arrival, however often an engine is lost
-            self._hold(resolution.model, self._started + self._limit())
-        else:
-            self._answer_error(resolution.answer(self._relay.clock.now().wall))
+
+    def _ask(self, models: Iterable[ModelName]) -> None:
+        """Ask for on-demand models that are not ready; for each once, however long the request waits."""
+        if new := [model for model in models if model not in self._asked]:
+            self._asked = {**self._asked, **self._relay.ask(new)}
 
     # waiting
 
+    def _waits_like(self, hold: Hold) -> bool:
+        return self._timer is not None and (hold.model, hold.named) == (self._awaited, self._model)
+
     def _hold(self, model: ModelName, until: float) -> None:
         relay = self._relay
-        if not relay.admission.enter(model, self._size):
+        if self._timer is not None:  # it waits already
+            self._timer.cancel()
+        elif relay.admission.enter(model, self._size):
+            self._meter.held += 1
+            self._awaited = model
+            relay.held[self] = None
+            relay.waits(model)
+        else:
             self._answer_error(queue_full(model, relay.admission.waiting(model)))
             return
-        self._meter.held += 1
-        relay.held[self] = None
         self._timer = relay.loop.call_at(until, self._waited)
 
     def _limit(self) -> Seconds:
@@ -133,7 +161,6 @@ class Exchange:
 
     def reconsider(self) -> None:
         """The table changed while this request waits."""
-        self._stop_waiting()
         self.route()
 
     def turn_away(self) -> None:
@@ -149,17 +176,18 @@ class Exchange:
             self._answer_error(error)
 
     def _stop_waiting(self) -> None:
-        if self._timer is not None and self._model is not None:
+        if self._timer is not None and self._awaited is not None:
             self._timer.cancel()
             self._timer = None
             self._meter.held -= 1
-            self._relay.admission.leave(self._model, self._size)
+            self._relay.admission.leave(self._awaited, self._size)
             del self._relay.held[self]
+            self._relay.used()
 
     def _waited(self) -> None:
         """For as long as the cluster allows: say how far the model is. Or for news of a lost engine that never came."""
         relay = self._relay
-        resolution = relay.table.resolve(self._name)
+        resolution = relay.table.resolve(self._name, fallback=self._request.fallback)
         if isinstance(resolution, Hold):
             waited = Seconds(relay.loop.time() - self._started)
             self._answer_error(still_loading(resolution, waited, relay.clock.now().wall))
@@ -168,8 +196,8 @@ class Exchange:
 
     # sending
 
-    def _send(self, model: ModelName) -> None:
-        relay = self._relay
+    def _send(self, route: Route) -> None:
+        relay, model = self._relay, route.model
         target = relay.choose(model, self._tried)
         if target is None:  # all were lost just now, and the controller will say what comes of it
             self._hold(model, self._lost_at + REPLACED)
@@ -183,6 +211,10 @@ class Exchange:
             self._named = model
         if self._tried:
             self._meter.retried += 1
+        elif route.instead_of is not None and not self._fresh_only:
+            self._meter.fallback += 1
+        self._reply.extra = _stands_in(model) if route.instead_of is not None else b""
+        self._asked = _NOTHING  # when this engine is lost, that is another matter
         self._target = target
         relay.taken(target)
         self._meter.in_flight += 1
@@ -330,6 +362,10 @@ class Exchange:
         self._stop_waiting()
         self._request.release()
         self.ended = True
+
+
+def _stands_in(model: ModelName) -> bytes:
+    return b"X-LLMGW-Fallback: %b\r\n" % model.encode()
 
 
 def _lost(model: ModelName | None, why: str) -> ApiError:

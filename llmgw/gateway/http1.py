@@ -36,6 +36,7 @@ _NOT_FORWARDED: Final = HOP_BY_HOP | {
     b"host", b"content-length", b"expect", b"x-request-id",  # written anew, or settled here
     b"authorization", b"x-api-key",  # the client's credentials are for us, the engine has its own key
     b"accept-encoding",  # a compressed stream could not be ended with an error event
+    b"x-llmgw-no-fallback",  # a word to us
 }  # fmt: skip
 _EXAMINED: Final = _NOT_FORWARDED | {b"content-type", b"content-encoding", b"origin", b"sec-fetch-site"}
 
@@ -67,6 +68,7 @@ class Request:
     echo: bytes  #: header block that every answer to it carries
     foreign: bool  #: a page of another site sent it without asking first
     buffers: Buffers
+    fallback: bool = True  #: another model may answer where the catalog says so
     counted: int = 0  #: bytes of `buffers` that its body takes
 
     @property
@@ -245,6 +247,7 @@ class RequestParser:
             echo=tag if origin is None else tag + _cross_origin(origin),
             foreign=origin is not None and _is_foreign(origin, found),
             buffers=self._buffers,
+            fallback=found.get(b"x-llmgw-no-fallback", b"").lower() in _UNSET,
         )
 
     def _check_framing(self, found: dict[bytes, bytes], http11: bool) -> None:
@@ -303,6 +306,7 @@ class RequestParser:
             raise _Refused
 
 
+_UNSET: Final = frozenset((b"", b"0", b"false", b"no"))
 _OVERLOADED: Final = ApiError(
     status=503, code=Code.OVERLOADED, message="too many large requests are in hand: try again shortly", retry_after=2
 )

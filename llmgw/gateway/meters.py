@@ -40,6 +40,8 @@ class ModelMeter:
     cancelled: int = 0
     engine_lost: int = 0
     retried: int = 0
+    asks: int = 0
+    fallback: int = 0
     first_byte: Histogram = field(default_factory=Histogram)
     duration: Histogram = field(default_factory=Histogram)
 
@@ -53,6 +55,8 @@ _COUNTERS: Final = {
     "cancelled": "Requests whose client left before the answer was complete.",
     "engine_lost": "Requests that an engine left unanswered or broke off.",
     "retried": "Requests sent again because an engine was lost before it answered.",
+    "asks": "Times that an on-demand model was asked for because it was not ready, at most once a second.",
+    "fallback": "Requests for the model that were sent to the model that stands in for it.",
 }
 _GAUGES: Final = {
     "in_flight": "Requests in an engine now.",

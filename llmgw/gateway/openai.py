@@ -188,11 +188,13 @@ def _type_of(status: int) -> str:
     return "server_error" if status >= 500 else "invalid_request_error"
 
 
-def model_object(name: str, *, created: int, aliases: tuple[str, ...], state: str, description: str) -> dict[str, Any]:
+def model_object(
+    name: str, *, created: int, aliases: tuple[str, ...], state: str, description: str, fallback: str | None = None
+) -> dict[str, Any]:
     """A model as GET /v1/models shows it. What OpenAI's object lacks comes after what it has."""
     return {
         "id": name, "object": "model", "created": created, "owned_by": "llmgw",
-        "aliases": aliases, "state": state, "description": description,
+        "aliases": aliases, "state": state, "description": description, "fallback": fallback,
     }  # fmt: skip
 
 

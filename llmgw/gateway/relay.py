@@ -1,7 +1,7 @@
 """What all requests under way share: the table in force, the endpoints and what each has to do, who waits."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -15,6 +15,7 @@ from llmgw.gateway.routes import RoutingTable
 from llmgw.gateway.upstream import Target
 from llmgw.ids import ModelName, ReplicaId
 from llmgw.tasks import Tasks
+from llmgw.units import Wall
 
 log = structlog.get_logger("llmgw.gateway")
 
@@ -43,6 +44,8 @@ class Relay:
     tasks: Tasks
     used: Callable[[], None]  #: called whenever outstanding counts change
     drained: Callable[[], None]  #: called when a withdrawn endpoint has nothing left to do
+    waits: Callable[[ModelName], None]  #: called when a request begins to wait for a model
+    want: Callable[[ModelName], tuple[Wall, bool]]  #: ask for an on-demand model: the ask, and whether it is a new one
     meters: Meters = field(default_factory=Meters)
     admission: Admission = field(default_factory=Admission)
     table: RoutingTable = field(default_factory=RoutingTable)
@@ -85,6 +88,14 @@ class Relay:
         left = [target for target in targets if target.id not in tried]
         now = self.loop.time()
         return pick(target for target in left if target.suspect_until <= now) or pick(left)
+
+    def ask(self, models: Iterable[ModelName]) -> Mapping[ModelName, Wall]:
+        """Ask for on-demand models that are not ready, once for a request."""
+        asks: dict[ModelName, Wall] = {}
+        for model in models:
+            asks[model], new = self.want(model)
+            self.meters.of(model).asks += new
+        return asks
 
     def suspect(self, target: Target, why: str) -> None:
         now = self.loop.time()

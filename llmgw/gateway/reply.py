@@ -11,7 +11,7 @@ LONGEST_LINE: Final = 64 * 1024
 """Of an event stream, in bytes: a longer line is passed on in pieces."""
 
 _NOT_RELAYED: Final = http1.HOP_BY_HOP | {
-    b"content-length", b"x-request-id", b"x-accel-buffering",  # written anew
+    b"content-length", b"x-request-id", b"x-accel-buffering", b"x-llmgw-fallback",  # written anew
     b"access-control-allow-origin", b"access-control-allow-credentials", b"access-control-allow-methods",
     b"access-control-allow-headers", b"access-control-expose-headers", b"access-control-max-age",  # ours to grant
 }  # fmt: skip
@@ -24,13 +24,14 @@ class Reply:
     Event streams are always framed by us, so that an error event can follow anything.
     """
 
-    __slots__ = ("_chunked", "_line", "_mid_line", "_request", "_sized", "_stream", "keep_alive")
+    __slots__ = ("_chunked", "_line", "_mid_line", "_request", "_sized", "_stream", "extra", "keep_alive")
 
     def __init__(self, request: Request) -> None:
         self._request = request
         self._stream = self._chunked = self._sized = False
         self._line = b""  #: of an event stream, the last line while it is unfinished
         self._mid_line = False  #: what the client has ends within a line
+        self.extra = b""  #: further header lines
         self.keep_alive = request.keep_alive  #: whether the connection can be used again after it
 
     def head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
@@ -50,7 +51,7 @@ class Reply:
             lines += (name, b": ", value, b"\r\n")
         self._stream = self._stream and plain
         # X-Accel-Buffering: nginx in front of us must not collect the stream.
-        lines += (request.echo, b"X-Accel-Buffering: no\r\n")
+        lines += (request.echo, self.extra, b"X-Accel-Buffering: no\r\n")
         if status in (204, 304):
             self._sized = True
         elif length is not None and not self._stream:

@@ -6,8 +6,8 @@ controller says of the model.
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
 
@@ -23,22 +23,6 @@ LOADING_RETRY: Final = 5
 """Seconds that a client is told to wait when nothing better is known."""
 _NEAR_LENGTH: Final = 100
 """Longer names get no suggestions: comparing costs the square of the length."""
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """Served now, by any of `endpoints` (never empty)."""
-
-    model: ModelName
-    endpoints: tuple[Endpoint, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """Wanted, and no endpoint is ready yet: worth waiting for."""
-
-    model: ModelName
-    status: ModelStatus | None  #: None: the controller has not spoken of it yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +45,42 @@ class Refusal:
         return ApiError(status=self.status, code=self.code, message=message, param=param, retry_after=after)
 
 
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Served now, by any of `endpoints` (never empty)."""
+
+    model: ModelName
+    endpoints: tuple[Endpoint, ...]
+    instead_of: ModelName | None = None  #: the model that was asked for, where this one stands in for it
+    wants: tuple[ModelName, ...] = ()  #: on-demand models that are not ready: a request asks for them
+
+    @property
+    def named(self) -> ModelName:
+        """The model that was asked for."""
+        return self.instead_of or self.model
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Wanted, or to be had for the asking, and no endpoint is ready yet: worth waiting for."""
+
+    model: ModelName
+    status: ModelStatus | None  #: None: the controller has not spoken of it yet
+    instead_of: ModelName | None = None
+    wants: tuple[ModelName, ...] = ()
+    verdict: Refusal | None = None
+    """What the controller says against an on-demand model. It counts only if it knew that the model is asked for."""
+
+    @property
+    def named(self) -> ModelName:
+        return self.instead_of or self.model
+
+    def settled(self, asked: Wall | None) -> Refusal | None:
+        """The verdict, where it came of a pass that knew of a request's own ask."""
+        told = self.status.asked if self.status else None
+        return self.verdict if asked is not None and told is not None and told >= asked else None
+
+
 Resolution = Route | Hold | Refusal
 
 NOT_READY: Final = Refusal(
@@ -81,6 +101,8 @@ class RoutingTable:
     statuses: Mapping[ModelName, ModelStatus] = field(default_factory=dict)
     endpoints: Mapping[ModelName, tuple[Endpoint, ...]] = field(default_factory=dict)
     names: Mapping[str, Resolution] = field(default_factory=dict)  #: what each name and alias comes to
+    strict: Mapping[str, Resolution] = field(default_factory=dict)
+    """The same of those that a fallback serves now, for clients who do not want that."""
 
     @classmethod
     def build(
@@ -99,25 +121,34 @@ class RoutingTable:
             if endpoint.model in catalog:
                 by_model[endpoint.model] = (*by_model.get(endpoint.model, ()), endpoint)
         told = {status.model: status for status in statuses}
+        own = {name: _resolve(model, by_model.get(name, ()), told.get(name)) for name, model in catalog.items()}
+        lazy = {model.name for model in catalog.values() if _on_demand(model)}
+        stand_ins = {name: found for name in own if (found := _stand_in(name, own, told, lazy)) is not None}
         names: dict[str, Resolution] = {}
+        strict: dict[str, Resolution] = {}
         for model in catalog.values():
-            resolution = _resolve(model.name, by_model.get(model.name, ()), told.get(model.name))
             for name in model.names:
-                names.setdefault(name, resolution)
-        return cls(applied=applied, stopped=stopped, models=catalog, statuses=told, endpoints=by_model, names=names)
+                names.setdefault(name, stand_ins.get(model.name) or own[model.name])
+                if model.name in stand_ins:
+                    strict.setdefault(name, own[model.name])
+        return cls(
+            applied=applied, stopped=stopped, models=catalog, statuses=told, endpoints=by_model, names=names,
+            strict=strict,
+        )  # fmt: skip
 
-    def resolve(self, name: str) -> Resolution:
-        """What becomes of a request for `name`."""
+    def resolve(self, name: str, *, fallback: bool = True) -> Resolution:
+        """What becomes of a request for `name`. Without `fallback`: no other model's answer will do."""
         if self.applied is None:
             return NOT_READY
         if self.stopped is not None:
             return self.stop_refusal(self.stopped)
-        return self.names.get(name) or self._unknown(name)
+        found = None if fallback else self.strict.get(name)
+        return found or self.names.get(name) or self._unknown(name)
 
     def find(self, name: str) -> ModelSpec | Refusal:
         """The model of that name or alias, whatever its state."""
-        model = self.names[name].model if name in self.names else None
-        return self._unknown(name) if model is None else self.models[model]
+        found = self.strict.get(name) or self.names.get(name)
+        return self._unknown(name) if found is None or found.model is None else self.models[found.model]
 
     def stop_refusal(self, stopped: Stopped) -> Refusal:
         return Refusal(
@@ -135,6 +166,11 @@ class RoutingTable:
         status = self.statuses.get(name)
         # Ready by the controller's word, but with no endpoint: on its way in or out.
         return ModelState.LOADING if status is None or status.state == ModelState.READY else status.state
+
+    def fallback(self, name: ModelName) -> ModelName | None:
+        """The model that answers in its place now."""
+        found = self.names.get(name)
+        return found.model if isinstance(found, Route) and found.instead_of is not None else None
 
     def _unknown(self, name: str) -> Refusal:
         message = f"no model {shown(name)} in the catalog"
@@ -156,9 +192,23 @@ def _near(name: str, known: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(folded[match] for match in difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.6))
 
 
-def _resolve(model: ModelName, endpoints: tuple[Endpoint, ...], status: ModelStatus | None) -> Resolution:
+def _resolve(model: ModelSpec, endpoints: tuple[Endpoint, ...], status: ModelStatus | None) -> Resolution:
+    """What becomes of a request for the model, by itself alone."""
     if endpoints:
-        return Route(model, endpoints)
+        return Route(model.name, endpoints)
+    refusal = _refusal(model.name, status)
+    if not _on_demand(model):
+        return refusal or Hold(model.name, status)
+    if refusal is not None and refusal.code not in _ANSWERED_BY_ASKING:
+        return refusal
+    return Hold(model.name, status, wants=(model.name,), verdict=refusal)
+
+
+_ANSWERED_BY_ASKING: Final = frozenset((Code.MODEL_INACTIVE, Code.MODEL_UNSCHEDULABLE))
+
+
+def _refusal(model: ModelName, status: ModelStatus | None) -> Refusal | None:
+    """What the controller's word on it comes to; None: that it is on its way."""
     reason = f": {status.reason}" if status and status.reason else ""
     match status.state if status else None:
         case ModelState.FAILED:
@@ -170,9 +220,34 @@ def _resolve(model: ModelName, endpoints: tuple[Endpoint, ...], status: ModelSta
         case ModelState.STOPPED:
             message, code = f"model {model!r} is stopped{reason}; `llmgw start` resumes serving", Code.SYSTEM_STOPPED
         case _:
-            return Hold(model, status)
+            return None
     retry_at = status.retry_at if status else None
     return Refusal(status=503, code=code, message=message, model=model, retry_at=retry_at)
+
+
+def _stand_in(
+    model: ModelName,
+    own: Mapping[ModelName, Resolution],
+    told: Mapping[ModelName, ModelStatus],
+    lazy: Collection[ModelName],
+) -> Resolution | None:
+    """What becomes of a request where another model stands in: as the controller says, and only while it has no
+    endpoint of its own. None: nobody does, or who would cannot serve either."""
+    found, seen = own[model], {model}
+    while not isinstance(found, Route) and found.model is not None:
+        status = told.get(found.model)
+        if status is None or status.fallback is None or status.fallback in seen or status.fallback not in own:
+            break
+        seen.add(status.fallback)
+        found = own[status.fallback]
+    if found.model == model or isinstance(found, Refusal):
+        return None
+    wants = tuple(name for name in sorted(seen) if name != found.model and name in lazy)
+    return replace(found, instead_of=model, wants=(*wants, *found.wants))
+
+
+def _on_demand(model: ModelSpec) -> bool:
+    return model.scaling.on_demand and not model.suspend
 
 
 def _rejections(status: ModelStatus | None, reason: str) -> str:
@@ -184,7 +259,8 @@ def _rejections(status: ModelStatus | None, reason: str) -> str:
 
 def still_loading(hold: Hold, waited: Seconds, now: Wall) -> ApiError:
     """The answer to a request that was held for as long as the cluster allows: `waited`."""
-    message = f"model {hold.model!r} is still loading after {format_seconds(waited)}"
+    whose = f"model {hold.model!r}" + (f", the fallback of {hold.instead_of!r}," if hold.instead_of else "")
+    message = f"{whose} is still loading after {format_seconds(waited)}"
     status = hold.status
     if status is not None and status.reason:
         message += f": {status.reason}"

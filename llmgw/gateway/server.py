@@ -13,6 +13,7 @@ from llmgw.catalog.spec import GatewaySettings, ModelSpec
 from llmgw.clock import Clock
 from llmgw.gateway import openai, surface
 from llmgw.gateway.admission import Buffers
+from llmgw.gateway.asking import Asking
 from llmgw.gateway.client import ClientConnection, Limits
 from llmgw.gateway.exchange import Exchange, begin, refuse
 from llmgw.gateway.http1 import Request
@@ -51,6 +52,7 @@ class Gateway:
         self._server: asyncio.Server | None = None
         self._relay: Relay | None = None
         self._usage: UsageReport | None = None
+        self._asking: Asking | None = None
         self._models: bytes | None = None  #: GET /v1/models, of the table in force
 
     async def start(self, host: str, port: int) -> None:
@@ -62,12 +64,16 @@ class Gateway:
             return ClientConnection(self, loop, self._limits, self._max_body, self._buffers)
 
         self._server = await loop.create_server(connection, host, port, backlog=BACKLOG, start_serving=False)
-        usage = UsageReport(self._store, self._clock, self._name, lambda: relay.targets.values())
-        relay = Relay(self._clock, loop, self._tasks, usage.used, usage.hurry)
-        self._relay, self._usage = relay, usage
+        usage = UsageReport(
+            self._store, self._clock, self._name, lambda: relay.targets.values(), lambda: relay.admission.queues
+        )
+        asking = Asking(self._store, self._clock, lambda model: relay.admission.waiting(model) > 0)
+        relay = Relay(self._clock, loop, self._tasks, usage.used, usage.hurry, usage.waits, asking.want)
+        self._relay, self._usage, self._asking = relay, usage, asking
         await StoreView(self._store, self._changed).start(self._tasks)
         await usage.publish()
         self._tasks.start(usage.run(), "gateway usage", essential=True)
+        self._tasks.start(asking.run(), "gateway asks", essential=True)
         self._tasks.start(self._sweep(), "gateway sweep", essential=True)
         await self._server.start_serving()
 
@@ -124,7 +130,9 @@ class Gateway:
     def _changed(self, table: RoutingTable, revision: int, urgent: bool) -> None:
         assert self._relay is not None
         assert self._usage is not None
+        assert self._asking is not None
         self._models = None
+        self._asking.forget(table.models)
         withdrawn = self._relay.apply(table, self._secret)
         self._usage.seen(revision, urgent=urgent or withdrawn)
 
@@ -211,5 +219,6 @@ def _model(table: RoutingTable, model: ModelSpec) -> dict[str, Any]:
         created=created,
         aliases=model.aliases,
         state=table.state(model.name),
+        fallback=table.fallback(model.name),
         description=model.description,
     )

@@ -1,14 +1,15 @@
-"""What the gateway has in flight, told to the store: agents drain by it, the controller knows by it what is in use."""
+"""What the gateway has in flight and what waits, told to the store: agents drain by it, the controller knows by it what
+is in use and what is waited for."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from llmgw.clock import Clock
 from llmgw.errors import RetryableError
 from llmgw.facts import ReplicaUse, Usage
 from llmgw.gateway.upstream import Target
-from llmgw.ids import ReplicaId
+from llmgw.ids import ModelName, ReplicaId
 from llmgw.store import codec, keys
 from llmgw.store.api import Store
 from llmgw.units import Wall
@@ -20,13 +21,21 @@ PACE: Final = 1.0
 class UsageReport:
     """Writes `usage/<name>`: within a second of a change, at once when told to, never while nothing is new."""
 
-    def __init__(self, store: Store, clock: Clock, name: str, targets: Callable[[], Iterable[Target]]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        name: str,
+        targets: Callable[[], Iterable[Target]],
+        held: Callable[[], Mapping[ModelName, int]],
+    ) -> None:
         self._store = store
         self._clock = clock
         self._key = keys.usage(name)
         self._targets = targets
+        self._held = held
         self._seen = 0
-        self._told: tuple[int, tuple[tuple[ReplicaId, ReplicaUse], ...]] | None = None
+        self._told: tuple[int, tuple[tuple[ReplicaId, ReplicaUse], ...], Mapping[ModelName, int]] | None = None
         self._wake = asyncio.Event()
         self._urgent = asyncio.Event()
 
@@ -34,6 +43,13 @@ class UsageReport:
         """Something is in flight that was not, or the reverse. On the request path: cheap."""
         if not self._wake.is_set():
             self._wake.set()
+
+    def waits(self, model: ModelName) -> None:
+        """A request waits for the model. The first of a model is told at once: nobody knows of it yet."""
+        if self._told is None or model not in self._told[2]:
+            self.hurry()
+        else:
+            self.used()
 
     def seen(self, revision: int, *, urgent: bool) -> None:
         """Endpoints are acted on as of this store revision. `urgent`: an agent waits to hear it."""
@@ -73,9 +89,10 @@ class UsageReport:
                 uses[target.id] = ReplicaUse(outstanding=target.outstanding, last_used=now)
             elif target.last_used is not None:
                 uses[target.id] = ReplicaUse(outstanding=0, last_used=Wall(epoch + target.last_used))
-        told = (self._seen, tuple(uses.items()))
+        told = (self._seen, tuple(uses.items()), dict(self._held()))
         if told != self._told:
-            await self._store.put(self._key, codec.encode(Usage(at=now, seen=self._seen, replicas=uses)))
+            usage = Usage(at=now, seen=self._seen, replicas=uses, held=told[2])
+            await self._store.put(self._key, codec.encode(usage))
             self._told = told
         return any(use.outstanding for use in uses.values())
 

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmgw.catalog.spec import GatewaySettings, ModelSpec, ProfileSpec
+from llmgw.catalog.spec import GatewaySettings, ModelSpec, ProfileSpec, ScalingSpec
 from llmgw.clock import SystemClock
 from llmgw.engine.api import engine_key
-from llmgw.facts import Usage
+from llmgw.facts import Ask, Usage
 from llmgw.gateway.client import Limits
 from llmgw.gateway.server import Gateway
 from llmgw.ids import Digest, EngineName, ModelName, ProfileName, ReplicaId, Revision
@@ -29,6 +29,14 @@ PATIENCE = 10.0  #: seconds until a test gives up waiting for what must happen
 def model(name: str, *aliases: str, description: str = "") -> ModelSpec:
     profile = ProfileSpec(name=ProfileName("p"), engine=EngineName("command"))
     return ModelSpec(name=ModelName(name), profiles=(profile,), aliases=aliases, description=description)
+
+
+def lazy(name: str = "m", *aliases: str, suspend: bool = False) -> ModelSpec:
+    spec = model(name, *aliases)
+    return ModelSpec(
+        name=spec.name, profiles=spec.profiles, aliases=spec.aliases, suspend=suspend,
+        scaling=ScalingSpec(min=0, on_demand=True),
+    )  # fmt: skip
 
 
 def applied(**settings: Any) -> Applied:
@@ -312,6 +320,21 @@ class Rig:
             if sample.name == name and sample.labels == labels
         ]
         return found[0] if found else 0.0
+
+
+async def ask_of(store: MemoryStore, name: str = "m") -> Ask | None:
+    entry = await store.get(keys.ask(ModelName(name)))
+    return None if entry is None else codec.decode(entry.value, Ask)
+
+
+async def asked(rig: Rig, name: str = "m", after: float = 0.0) -> Ask:
+    """The ask for a model, once it is there."""
+    for _ in range(1000):
+        ask = await ask_of(rig.store, name)
+        if ask is not None and ask.asked > after:
+            return ask
+        await asyncio.sleep(0.005)
+    raise AssertionError("nobody asked")
 
 
 def post(body: Any, path: str = "/v1/chat/completions", headers: str = "") -> bytes:
