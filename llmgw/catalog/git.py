@@ -1,15 +1,15 @@
 """What git says about a directory, without letting the repository run anything on our behalf.
 
-Two commands are used, `rev-parse` and `ls-tree`: neither touches the index, so no hook, filter or fsmonitor has an
-occasion to run, and those that the repository's configuration could still name are switched off. Whether files differ
-from HEAD is found by hashing them here.
+Three commands are used, `rev-parse`, `ls-tree` and `cat-file`: none touches the index, so no hook, filter or fsmonitor
+has an occasion to run, and those that the repository's configuration could still name are switched off. Whether files
+differ from HEAD is found by hashing them here.
 """
 
 import hashlib
 import os
 import stat
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -61,7 +61,7 @@ class GitDir:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """HEAD's commit, and its tree below the directory: relative path -> (mode, object id)."""
+    """A commit, and its tree below the directory: relative path -> (mode, object id)."""
 
     commit: str
     tree: Mapping[str, tuple[str, str]]
@@ -84,12 +84,14 @@ def is_bare(directory: Path) -> bool:
     return os.path.isfile(directory / "HEAD") and all(os.path.isdir(directory / part) for part in ("objects", "refs"))
 
 
-def facts(directory: Path, *, timeout: float = TIMEOUT) -> Facts | None:
-    """None when git takes it for no checkout, or HEAD has no commit yet.
+def facts(directory: Path, revision: str = "HEAD", *, timeout: float = TIMEOUT) -> Facts | None:
+    """None when git takes it for no checkout, or `revision` is no commit: HEAD may not be one yet.
 
     Raises FileNotFoundError without a git to ask, CatalogUnreadable when git fails otherwise.
     """
-    answer = _git(directory, timeout, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+    if revision.startswith("-"):
+        return None  # git would take it for an option
+    answer = _git(directory, timeout, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     if answer.returncode != 0:
         _explain(directory, answer.stderr)
         return None
@@ -106,6 +108,42 @@ def facts(directory: Path, *, timeout: float = TIMEOUT) -> Facts | None:
     return Facts(commit=commit, tree=tree)
 
 
+def sizes(directory: Path, oids: Iterable[str], *, timeout: float = TIMEOUT) -> dict[str, int]:
+    """Bytes of each object. Raises as `facts`; CatalogUnreadable also for one that is not in this clone."""
+    asked = "".join(f"{oid}\n" for oid in oids).encode()
+    answer = _git(directory, timeout, "cat-file", "--batch-check", said=asked)
+    found = {}
+    for line in answer.stdout.decode("ascii", "replace").splitlines():
+        oid, _, rest = line.partition(" ")
+        found[oid] = _size(directory, oid, rest)
+    if answer.returncode != 0:
+        raise CatalogUnreadable(f"git cannot read {directory}: {_last_line(answer.stderr)}")
+    return found
+
+
+def blobs(directory: Path, oids: Iterable[str], *, timeout: float = TIMEOUT) -> dict[str, bytes]:
+    """What each object holds. Raises as `sizes`; ask those first, since all of it is held in memory."""
+    asked = "".join(f"{oid}\n" for oid in oids).encode()
+    answer = _git(directory, timeout, "cat-file", "--batch", said=asked)
+    if answer.returncode != 0:
+        raise CatalogUnreadable(f"git cannot read {directory}: {_last_line(answer.stderr)}")
+    found, rest = {}, answer.stdout
+    while rest:
+        head, _, rest = rest.partition(b"\n")
+        oid, _, told = head.decode("ascii", "replace").partition(" ")
+        size = _size(directory, oid, told)
+        found[oid], rest = rest[:size], rest[size + 1 :]
+    return found
+
+
+def _size(directory: Path, oid: str, told: str) -> int:
+    """From `blob 123`, as cat-file says it; anything else is an object that it cannot give."""
+    kind, _, size = told.partition(" ")
+    if kind != "blob" or not size.isdecimal():
+        raise CatalogUnreadable(f"{oid[:12]} is not in this clone of {directory}: run `git fetch` there")
+    return int(size)
+
+
 def is_blob(data: bytes, oid: str) -> bool:
     """Whether `data` is what git stores under `oid` (SHA-1, or SHA-256 where ids are that long).
 
@@ -119,7 +157,8 @@ def is_blob(data: bytes, oid: str) -> bool:
     return hashed(data) == oid or (b"\r\n" in data and hashed(data.replace(b"\r\n", b"\n")) == oid)
 
 
-def _git(directory: Path, timeout: float, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+def _git(directory: Path, timeout: float, *arguments: str, said: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """`said`: on its standard input."""
     command = ["git", "-C", str(directory), "--no-pager", "--no-replace-objects", "--literal-pathspecs"]
     for setting in _CONFIG:
         command += ["-c", setting]
@@ -127,7 +166,7 @@ def _git(directory: Path, timeout: float, *arguments: str) -> subprocess.Complet
         return subprocess.run(
             [*command, *arguments],
             env=_environment(),
-            stdin=subprocess.DEVNULL,
+            input=said,
             capture_output=True,
             timeout=timeout,
             process_group=0,  # Ctrl-C is for llmgw, not for the git it happens to be asking

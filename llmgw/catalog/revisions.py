@@ -1,0 +1,127 @@
+"""A catalog as a commit has it, read from git's objects: the working tree and the index are not looked at."""
+
+import os
+import posixpath
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import pathspec
+
+from llmgw.catalog import git
+from llmgw.catalog.source import (
+    IGNORE_FILE,
+    MAX_FILE,
+    MAX_FILES,
+    MAX_TOTAL,
+    Source,
+    is_wanted,
+    shown,
+)
+from llmgw.catalog.yamldoc import quoted
+from llmgw.errors import CatalogUnreadable, Problem
+from llmgw.units import format_bytes
+
+_MAX_LINKS: Final = 40
+"""Links that lead to links, as Linux counts them."""
+
+Tree = Mapping[str, tuple[str, str]]
+
+
+def read_revision(directory: Path, revision: str) -> Source:
+    """What `directory`, in a checkout, holds at `revision`: a commit, tag, branch or `HEAD~2`. Blocks.
+
+    As `read_source` for the working tree; of a submodule nothing is read, since its objects are another repository's.
+    Raises CatalogUnreadable with advice.
+    """
+    facts = _facts(directory, revision)
+    ignore, problems = _ignored(directory, facts.tree)
+    wanted: dict[str, str] = {}
+    for name, (mode, oid) in facts.tree.items():
+        if mode == git.SUBMODULE or not is_wanted(name, ignore):
+            continue
+        if mode != git.LINK:
+            wanted[name] = oid
+            continue
+        target = _target(directory, name, facts.tree)
+        if isinstance(target, Problem):
+            problems.append(target)
+        else:
+            wanted[name] = facts.tree[target][1]
+    files, refused = _contents(directory, wanted)
+    modules = sorted(name for name, (mode, _) in facts.tree.items() if mode == git.SUBMODULE)
+    note = f"submodules are not read at a revision: {', '.join(map(shown, modules))}" if modules else None
+    return Source(
+        files={shown(name): data for name, data in files.items()},
+        commit=facts.commit,
+        problems=tuple(sorted((*problems, *refused))),
+        note=note,
+    )
+
+
+def _facts(directory: Path, revision: str) -> git.Facts:
+    root = directory.resolve()
+    if not root.is_dir():
+        raise CatalogUnreadable(f"cannot read {directory}: name the directory that holds the catalog")
+    if git.find(root) is None:
+        raise CatalogUnreadable(f"{directory} is in no git checkout, so there is no revision {quoted(revision)} of it")
+    try:
+        facts = git.facts(root, revision)
+    except FileNotFoundError as error:
+        raise CatalogUnreadable(f"reading revision {quoted(revision)} takes git, which is not installed") from error
+    if facts is None:
+        raise CatalogUnreadable(
+            f"no revision {quoted(revision)} in the repository of {directory}: `git log` lists them"
+        )
+    return facts
+
+
+def _ignored(directory: Path, tree: Tree) -> tuple[pathspec.GitIgnoreSpec, list[Problem]]:
+    mode, oid = tree.get(IGNORE_FILE, ("", ""))
+    text = b""
+    if oid and mode not in (git.LINK, git.SUBMODULE):
+        text = git.blobs(directory, [oid])[oid]
+    try:
+        return pathspec.GitIgnoreSpec.from_lines(text.decode("utf-8", "replace").splitlines()), []
+    except ValueError:  # pathspec's own pattern error is one
+        problem = Problem(IGNORE_FILE, 0, 0, "$", "holds a pattern that is not valid (as in .gitignore)")
+        return pathspec.GitIgnoreSpec.from_lines([]), [problem]
+
+
+def _target(directory: Path, name: str, tree: Tree) -> str | Problem:
+    """The file that a link leads to, within the directory."""
+    at = name
+    for _ in range(_MAX_LINKS):
+        text = os.fsdecode(git.blobs(directory, [tree[at][1]])[tree[at][1]])
+        at = posixpath.normpath(posixpath.join(posixpath.dirname(at), text))
+        if at.startswith(("/", "../")) or at == "..":
+            message = (
+                f"a symbolic link that leaves the catalog (to {shown(text)}): copy the file in, or remove the link"
+            )
+            return Problem(shown(name), 0, 0, "$", message)
+        if at not in tree or tree[at][0] == git.SUBMODULE:
+            message = f"a symbolic link to what is no file ({shown(text)}): correct or remove it"
+            return Problem(shown(name), 0, 0, "$", message)
+        if tree[at][0] != git.LINK:
+            return at
+    return Problem(shown(name), 0, 0, "$", "a symbolic link that leads back to itself: correct or remove it")
+
+
+def _contents(directory: Path, wanted: Mapping[str, str]) -> tuple[dict[str, bytes], list[Problem]]:
+    """The files' bytes, within the bounds that hold for a working tree."""
+    if len(wanted) > MAX_FILES:
+        return {}, [Problem(".", 0, 0, "$", f"more than {MAX_FILES:,} catalog files: name a smaller directory")]
+    sizes = git.sizes(directory, sorted(set(wanted.values())))
+    problems = [
+        Problem(
+            shown(name), 0, 0, "$",
+            f"too large: {format_bytes(sizes[oid])}; a catalog file has at most {format_bytes(MAX_FILE)}",
+        )
+        for name, oid in wanted.items()
+        if sizes[oid] > MAX_FILE
+    ]  # fmt: skip
+    kept = {name: oid for name, oid in wanted.items() if sizes[oid] <= MAX_FILE}
+    if sum(sizes[oid] for oid in kept.values()) > MAX_TOTAL:
+        return {}, [Problem(".", 0, 0, "$", f"more than {format_bytes(MAX_TOTAL)} of catalog files")]
+    data = git.blobs(directory, sorted(set(kept.values())))
+    return {name: data[oid] for name, oid in kept.items()}, problems
