@@ -1,14 +1,14 @@
 """Durable values that cannot be read: power cuts and careless hands happen, and one bad file must not end it all.
 
 All of them can do without: what is in force is published again, histories and recovery records grow anew. Only the
-operator's switch must not be lost: a damaged one stays thrown.
+operator's words must not be lost: a damaged switch stays thrown, a node with a damaged cordon stays cordoned.
 """
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 from llmgw.errors import NewerFormat, TerminalError
-from llmgw.facts import Measured, RecoveryRecord
+from llmgw.facts import Ask, Concurrency, Cordon, Measured, RecoveryRecord, ScalingState
 from llmgw.plan import Stopped
 from llmgw.store import keys
 from llmgw.store.api import Delete, Put, Store
@@ -22,6 +22,10 @@ KINDS: Final[Mapping[str, type[Any]]] = {
     keys.HISTORY: HistoryEntry,
     keys.RECOVERY: RecoveryRecord,
     keys.MEASURED: Measured,
+    keys.CONCURRENCY: Concurrency,
+    keys.ASKS: Ask,
+    keys.SCALING: ScalingState,
+    keys.CORDONS: Cordon,
 }
 """Durable keys, or prefixes of them, and what lies there."""
 
@@ -45,5 +49,9 @@ async def _replace(store: Store, key: str, error: TerminalError, now: Instant) -
         stopped = Stopped(at=now.wall, by="llmgw, which found the switch damaged")
         await store.txn([Put(key, encode(stopped))])
         return f"{error}: serving stays stopped; `llmgw start` resumes it"
+    if key.startswith(keys.CORDONS):
+        cordon = Cordon(at=now.wall, by="llmgw, which found the cordon damaged")
+        await store.txn([Put(key, encode(cordon))])
+        return f"{error}: the node stays cordoned; `llmgw uncordon {keys.last(key)}` ends that"
     await store.txn([Delete(key)])
     return f"{error}: removed; llmgw goes on without"

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from llmgw.errors import NewerFormat
+from llmgw.facts import Cordon
+from llmgw.ids import ModelName, NodeName
 from llmgw.plan import Stopped
 from llmgw.store import keys
 from llmgw.store.codec import decode, encode
@@ -51,6 +53,25 @@ async def test_a_damaged_switch_stays_thrown(tmp_path: Path) -> None:
     entry = await opened(tmp_path).get(keys.STOPPED)
     assert entry is not None
     assert decode(entry.value, Stopped).at == NOW.wall
+
+
+async def test_a_node_with_a_damaged_cordon_stays_cordoned(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    key = keys.cordon(NodeName("gpu-1"))
+    await store.put(key, b"\xff")
+    (told,) = await set_aside(store, NOW)
+    assert "llmgw uncordon gpu-1" in told
+    entry = await opened(tmp_path).get(key)
+    assert entry is not None
+    assert decode(entry.value, Cordon).at == NOW.wall
+
+
+async def test_damaged_demand_is_done_without(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for key in (keys.ask(ModelName("m")), keys.scaling(ModelName("m")), f"{keys.CONCURRENCY}abc/box"):
+        await store.put(key, b"?")
+    assert len(await set_aside(store, NOW)) == 3
+    assert (await opened(tmp_path).list("")).entries == ()
 
 
 async def test_a_newer_value_is_not_lost(tmp_path: Path) -> None:
