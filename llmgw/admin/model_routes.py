@@ -1,13 +1,16 @@
-"""Routes about one model, named by name or alias: its story, and its engine's log."""
+"""Routes about one model, named by name or alias: its story, its engine's log, and forgetting its failures."""
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from llmgw import enginelogs
 from llmgw.admin import logs, reading
 from llmgw.admin.answers import answer
+from llmgw.admin.bodies import read_body
 from llmgw.admin.explaining import explain
 from llmgw.admin.reading import Seen
+from llmgw.admin.resetting import forget_failures
+from llmgw.admin.shapes import ResetRequest
 from llmgw.catalog.schemas import did_you_mean
 from llmgw.catalog.spec import ModelSpec
 from llmgw.catalog.yamldoc import quoted
@@ -63,6 +66,14 @@ def model_routes(store: Store, events: EventLog, state: StateDir | None, clock: 
             return answer(logs.output(found, lines))
         except OSError as error:
             raise NotThere(f"the log of replica {found.replica} is gone: {error.strerror}") from error
+
+    @routes.post("/reset")
+    async def reset(request: Request) -> Response:
+        asked = await read_body(request, ResetRequest)
+        seen = await reading.look(store)
+        models = set(seen.models) if asked.model is None else {find_model(seen, asked.model).name}
+        by = asked.by.strip()[:200] or "someone"
+        return answer(await forget_failures(store, events, models, by=by, at=clock.now().wall))
 
     return routes
 

@@ -306,6 +306,24 @@ class CordonOutput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResetRow:
+    """What was forgotten of one model. `failures` 0: there was nothing."""
+
+    model: str
+    failures: int
+    quarantined: bool
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetOutput:
+    """`llmgw reset`: the models that were asked about."""
+
+    version: int = VERSION
+    models: tuple[ResetRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CollectOutput:
     """`llmgw collect`. `stale`: why nothing is removable now, where the catalog's state is the reason. `dry_run`: only
     what would be removed is listed."""
@@ -437,6 +455,14 @@ class UncordonRequest:
     by: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetRequest:
+    """The body of `POST /api/v1/reset`. `model`: a name or an alias; null: every model."""
+
+    model: str | None
+    by: str = ""
+
+
 OUTPUTS: Final = {
     "status": StatusOutput,
     "models": ModelsOutput,
@@ -445,6 +471,7 @@ OUTPUTS: Final = {
     "events": EventsOutput,
     "switch": SwitchOutput,
     "cordon": CordonOutput,
+    "reset": ResetOutput,
     "collect": CollectOutput,
     "validate": ValidateOutput,
     "down": DownOutput,

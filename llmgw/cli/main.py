@@ -22,6 +22,7 @@ from llmgw.cli import (
     nodes,
     plugins,
     replicas,
+    reset,
     run,
     status,
     switch,
@@ -60,6 +61,7 @@ def make_app() -> typer.Typer:
     app.command("run")(run.run)
     app.command("stop")(switch.stop)
     app.command("start")(switch.start)
+    app.command("reset")(reset.reset)
     app.command("collect")(collect.collect)
     app.command("doctor")(doctor.doctor)
     app.add_typer(plugins.make_app(), name="plugins")
