@@ -14,6 +14,7 @@ from llmgw.admin.collecting import collect_listing
 from llmgw.admin.guard import Guard
 from llmgw.admin.model_routes import NotThere, model_routes
 from llmgw.admin.node_routes import node_routes
+from llmgw.admin.plan_routes import Foresee, plan_routes
 from llmgw.admin.shapes import NOT_THERE, StopRequest, SwitchOutput
 from llmgw.clock import Clock, SystemClock
 from llmgw.errors import LlmgwError, StaleRevision
@@ -36,11 +37,13 @@ def create_app(
     clock: Clock | None = None,
     hosts: Collection[str] = (),
     state: StateDir | None = None,
+    foresee: Foresee | None = None,
 ) -> FastAPI:
     """The application.
 
     `collect`: called at each scrape, for metrics of other parts. `state`: where engines' logs are read. `hosts`: names
-    besides loopback's and the address that it listens on under which it may be asked.
+    besides loopback's and the address that it listens on under which it may be asked. `foresee`: what
+    plans are made by.
     """
     # No OpenAPI page: FastAPI's loads its scripts from a network that a server may not have.
     app = FastAPI(title="llmgw", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
@@ -48,6 +51,7 @@ def create_app(
     app.include_router(_looking_routes(store, events, node, clock or SystemClock()), prefix="/api/v1")
     app.include_router(model_routes(store, events, state, clock or SystemClock()), prefix="/api/v1")
     app.include_router(_switch_routes(store, clock or SystemClock()), prefix="/api/v1")
+    app.include_router(plan_routes(store, foresee), prefix="/api/v1")
     app.include_router(node_routes(store, events, clock or SystemClock()), prefix="/api/v1")
     app.add_middleware(Guard, token=token, hosts=hosts)
     app.add_exception_handler(HTTPException, _http_error)

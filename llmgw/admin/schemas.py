@@ -9,10 +9,11 @@ from typing import Any, Final
 
 import msgspec
 
+from llmgw.admin.plans import PLANS
 from llmgw.admin.shapes import OUTPUTS
 from llmgw.admin.stories import STORIES
 
-ALL: Final = {**OUTPUTS, **STORIES}
+ALL: Final = {**OUTPUTS, **STORIES, **PLANS}
 """Every output by its schema's name."""
 
 

@@ -20,6 +20,7 @@ from llmgw.cli import (
     explain,
     models,
     nodes,
+    plan,
     plugins,
     replicas,
     reset,
@@ -48,6 +49,7 @@ def make_app() -> typer.Typer:
     app.command("up")(up.up)
     app.command("down")(down.down)
     app.command("validate")(validate.validate)
+    app.command("plan")(plan.plan)
     app.command("status")(status.status)
     app.command("models")(models.models)
     app.command("replicas")(replicas.replicas)

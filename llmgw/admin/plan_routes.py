@@ -1,0 +1,49 @@
+"""The route that plans: what a catalog would change here, and nothing is changed."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from fastapi import APIRouter, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from llmgw.admin import reading
+from llmgw.admin.answers import answer
+from llmgw.admin.bodies import read_body
+from llmgw.admin.planning import plan_output
+from llmgw.admin.plans import PlanOutput, PlanRequest
+from llmgw.admin.views import problem_rows
+from llmgw.catalog.load import Loaded
+from llmgw.catalog.spec import Catalog
+from llmgw.errors import CatalogInvalid
+from llmgw.schedule.forecast import Forecast
+from llmgw.store.api import Store
+from llmgw.units import MIB
+
+MAX_CATALOG = 64 * MIB
+"""Bytes of a catalog in JSON: more than any that can be loaded comes to."""
+
+Foresee = Callable[[Catalog | None], Awaitable[tuple[Forecast, Loaded]]]
+"""Of a catalog, or of the followed one as it stands on disk. Raises CatalogInvalid, CatalogUnreadable."""
+
+
+def plan_routes(store: Store, foresee: Foresee | None) -> APIRouter:
+    """`foresee` None: nobody here decides what runs."""
+    routes = APIRouter()
+
+    @routes.post("/plan")
+    async def plan(request: Request) -> Response:
+        asked = await read_body(request, PlanRequest, limit=MAX_CATALOG)
+        if foresee is None:
+            raise HTTPException(404, "no controller here")
+        seen = await reading.look(store)
+        followed = seen.status.source if seen.status is not None else None
+        source = asked.source if asked.catalog is not None else followed
+        try:
+            forecast, loaded = await foresee(asked.catalog)
+        except CatalogInvalid as error:
+            return answer(PlanOutput(valid=False, source=source, problems=problem_rows(error.problems)))
+        told = plan_output(forecast, in_force=seen.applied.revision if seen.applied else None)
+        return answer(replace(told, source=source, warnings=problem_rows(loaded.warnings)))
+
+    return routes

@@ -1,0 +1,119 @@
+"""`llmgw plan`"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llmgw.cli.exits import ExitCode
+from llmgw.cli.options import Admin, Json, Output, OutputFormat, State, state_root, wants_json
+
+if TYPE_CHECKING:
+    from llmgw.admin.plans import PlanOutput
+    from llmgw.catalog.load import Loaded
+    from llmgw.engine.manager import Engines
+
+FleetFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--fleet", metavar="FILE", readable=False, help="Ask no daemon: plan for the machines that FILE describes."
+    ),
+]
+
+
+def plan(
+    catalog: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CATALOG",
+            help="A directory, or a revision of the daemon's catalog. Default: the daemon's, as it stands on disk.",
+        ),
+    ] = None,
+    fleet: FleetFile = None,
+    state: State = None,
+    admin: Admin = None,
+    output: Output = OutputFormat.TABLE,
+    as_json: Json = False,
+) -> int:
+    """Tell what a catalog would change, and change nothing.
+
+    What would start where, what it would fetch, what would stop or make room, what cannot be placed and why, and what
+    that leaves of memory and disk. Exit 2 when there is something to do, 3 when the catalog is invalid.
+
+    \b
+    Example:
+      llmgw plan
+      llmgw plan ./catalog
+      llmgw plan HEAD~1
+      llmgw plan ./catalog --fleet fleet.yaml
+    """
+    from llmgw.admin.plans import PlanOutput
+    from llmgw.admin.views import problem_rows
+    from llmgw.cli import logs
+    from llmgw.cli.printing import note, print_json
+    from llmgw.errors import CatalogInvalid
+
+    logs.configure()
+    try:
+        answer = _offline(catalog, fleet, state_root(state)) if fleet else _live(catalog, state, admin)
+    except CatalogInvalid as error:
+        answer = PlanOutput(valid=False, source=catalog, problems=problem_rows(error.problems))
+    if wants_json(output, as_json):
+        print_json(answer)
+    else:
+        _print(answer)
+        if not answer.valid:
+            note("nothing is planned: correct what is listed above")
+    if not answer.valid:
+        return ExitCode.INVALID_CATALOG
+    return ExitCode.CHANGES if answer.changes else ExitCode.FINE
+
+
+def _live(catalog: str | None, state: Path | None, admin: str | None) -> "PlanOutput":
+    """The daemon plans: it knows what runs."""
+    from llmgw.admin.plans import PlanOutput, PlanRequest
+    from llmgw.admin.shapes import StatusOutput
+    from llmgw.cli.client import connect
+
+    client = connect(state_root(state), admin)
+    if catalog is None:
+        return client.post("plan", PlanOutput, PlanRequest())
+    from llmgw.engine.manager import find_engines
+
+    source = None if Path(catalog).exists() else client.get("status", StatusOutput).catalog.source
+    loaded = _load(catalog, None if source is None else Path(source), find_engines())
+    return client.post("plan", PlanOutput, PlanRequest(catalog=loaded.catalog, source=catalog))
+
+
+def _offline(catalog: str | None, fleet: Path, root: Path) -> "PlanOutput":
+    from llmgw.cli.offline import plan_offline
+    from llmgw.engine.manager import find_engines
+
+    engines = find_engines()
+    return plan_offline(_load(catalog or ".", Path(), engines).catalog, fleet, engines, root / "weights")
+
+
+def _load(catalog: str, checkout: Path | None, engines: "Engines") -> "Loaded":
+    """A directory's catalog, else that of a revision of `checkout`. Raises CatalogInvalid, CatalogUnreadable."""
+    from llmgw.catalog.load import load_catalog
+    from llmgw.catalog.revisions import read_revision
+    from llmgw.catalog.source import read_source
+    from llmgw.errors import CatalogUnreadable
+    from llmgw.weights.naming import canonical
+
+    path = Path(catalog)
+    if path.exists():
+        source = read_source(path)
+    elif checkout is None or catalog.startswith((".", "/", "~")):
+        raise CatalogUnreadable(f"cannot read {catalog}: name the directory that holds the catalog, or a revision")
+    else:
+        source = read_revision(checkout, catalog)
+    return load_catalog(source, engines.rules(), canonical=canonical)
+
+
+def _print(answer: "PlanOutput") -> None:
+    from llmgw.cli.planned import told
+    from llmgw.cli.printing import print_line
+
+    for line in told(answer):
+        print_line(line)

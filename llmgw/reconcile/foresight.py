@@ -1,0 +1,82 @@
+"""What a catalog would lead to as things stand here now. Nothing is written."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from llmgw.catalog.load import Loaded, load_catalog
+from llmgw.catalog.source import read_source
+from llmgw.catalog.spec import Catalog, WeightsSpec
+from llmgw.clock import Clock
+from llmgw.engine.manager import Engines
+from llmgw.engine.sizes import Sizes
+from llmgw.facts import NodeReport, WeightsFact
+from llmgw.ids import NodeName
+from llmgw.reconcile.observe import Seen, observe
+from llmgw.schedule.forecast import Forecast, forecast
+from llmgw.schedule.think import Known
+from llmgw.store.api import Store
+from llmgw.weights.naming import canonical
+
+Look = Callable[[Iterable[WeightsSpec]], tuple[WeightsFact, ...]]
+"""What is there of these files on the machine that is asked. May read disks."""
+
+
+class Foresight:
+    """Answers over one store. `path`: of the catalog that is followed; `look`: at the files of `node`."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        path: Path,
+        engines: Engines,
+        clock: Clock,
+        node: NodeName,
+        look: Look,
+    ) -> None:
+        self._store = store
+        self._path = path
+        self._engines = engines
+        self._clock = clock
+        self._node = node
+        self._look = look
+
+    async def foresee(self, catalog: Catalog | None) -> tuple[Forecast, Loaded]:
+        """Of `catalog`, or of the followed one as it stands on disk, with what loading that had to say.
+
+        Raises CatalogInvalid and CatalogUnreadable, and what reading the store raises.
+        """
+        loaded = Loaded(catalog=catalog) if catalog is not None else await asyncio.to_thread(self._load)
+        now, sizes = self._clock.now(), Sizes(self._engines)
+        seen = await observe(self._store, sizes, loaded.catalog, now)
+        known = await asyncio.to_thread(self._known, seen, loaded.catalog, sizes)
+        return await asyncio.to_thread(forecast, known, now), loaded
+
+    def _load(self) -> Loaded:
+        return load_catalog(read_source(self._path), self._engines.rules(), canonical=canonical)
+
+    def _known(self, seen: Seen, catalog: Catalog, sizes: Sizes) -> Known:
+        nodes = self._looked_up(seen.observed.nodes, catalog)
+        sized = sizes.of(catalog, nodes.values())
+        return Known(
+            catalog=catalog,
+            observed=replace(seen.observed, nodes=nodes, footprints=sized.footprints),
+            levels=sized.levels,
+            asks=seen.asks,
+            scaling=seen.scaling,
+            held=seen.held,
+            concurrency=seen.concurrency,
+            stopped=seen.stopped,
+        )
+
+    def _looked_up(self, reports: Mapping[NodeName, NodeReport], catalog: Catalog) -> Mapping[NodeName, NodeReport]:
+        """As if this machine's agent had looked for the catalog's files; others look when it is in force."""
+        report = reports.get(self._node)
+        if report is None or report.catalog == catalog.digest:
+            return reports
+        wanted = (
+            spec for model in catalog.models.values() for profile in model.profiles for spec in profile.every_file
+        )
+        return {**reports, self._node: replace(report, weights=self._look(wanted), catalog=catalog.digest)}

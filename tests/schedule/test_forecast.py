@@ -1,0 +1,262 @@
+"""Forecasts: passes on as if all of it had been carried out, to the fixed point."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from llmgw.catalog.spec import (
+    Catalog,
+    ClusterSpec,
+    ModelSpec,
+    NodeSpec,
+    PlacementSpec,
+    ProfileSpec,
+    ReserveSpec,
+    ScalingSpec,
+    WeightsSpec,
+    spec_digest,
+)
+from llmgw.facts import (
+    Cordon,
+    DeviceFact,
+    DiskFact,
+    EngineFact,
+    Footprint,
+    Level,
+    MemoryFact,
+    NodeReport,
+    Observed,
+    Phase,
+    ReplicaFact,
+)
+from llmgw.ids import Digest, EngineName, ModelName, NodeName, ProfileName, ReplicaId, Revision
+from llmgw.plan import Reason, Stopped
+from llmgw.schedule.forecast import Forecast, forecast
+from llmgw.schedule.think import Known
+from llmgw.units import GIB, Bytes, Instant, Mono, Wall
+
+NOW = Instant(Mono(1000.0), Wall(1_000_000.0))
+CPU = EngineName("cpu")
+BOX, DEN = NodeName("box"), NodeName("den")
+
+
+def model(name: str, size: float, *, devices: int = 0, source: str = "", **fields: object) -> ModelSpec:
+    weights = WeightsSpec(source=source, size=Bytes(3 * GIB)) if source else None
+    profile = ProfileSpec(
+        name=ProfileName("p"), engine=CPU, memory=Bytes(int(size * GIB)), devices=devices, weights=weights
+    )
+    return ModelSpec(name=ModelName(name), profiles=(profile,), **fields)  # type: ignore[arg-type]
+
+
+def footprint(profile: ProfileSpec) -> Footprint:
+    memory = profile.memory or Bytes(0)
+    if profile.devices:
+        return Footprint(host=Bytes(0), device=memory, source="declared")
+    return Footprint(host=memory, source="declared")
+
+
+def report(node: NodeName = BOX, *, total: float = 33, devices: int = 0) -> NodeReport:
+    return NodeReport(
+        node=node,
+        at=NOW.wall,
+        memory=MemoryFact(total=Bytes(int(total * GIB)), available=Bytes(int(total * GIB)), foreign=Bytes(0)),
+        disk=DiskFact(total=Bytes(100 * GIB), free=Bytes(50 * GIB)),
+        engines=(EngineFact(name=CPU),),
+        catalog=Digest("d"),
+        devices=tuple(
+            DeviceFact(
+                uuid=f"{node}-{n}", name="L4", index=n, total=Bytes(24 * GIB), free=Bytes(24 * GIB), foreign=Bytes(0)
+            )
+            for n in range(devices)
+        ),
+    )
+
+
+def running(spec: ModelSpec, id: str, node: NodeName = BOX, *, phase: Phase = Phase.READY) -> ReplicaFact:
+    profile = spec.profiles[0]
+    return ReplicaFact(
+        id=ReplicaId(id),
+        model=spec.name,
+        profile=profile.name,
+        engine=profile.engine,
+        node=node,
+        spec=spec_digest(spec.name, profile),
+        revision=Revision("old"),
+        phase=phase,
+        since=Wall(NOW.wall - 3600),
+        footprint=footprint(profile),
+    )
+
+
+def known(
+    models: Iterable[ModelSpec], replicas: Iterable[ReplicaFact] = (), nodes: Iterable[NodeReport] | None = None
+) -> Known:
+    specs = {spec.name: spec for spec in models}
+    facts = {fact.id: fact for fact in replicas}
+    reports = [report()] if nodes is None else list(nodes)
+    reserve = ReserveSpec(host=Bytes(GIB), disk=Bytes(GIB), device=Bytes(0))
+    return Known(
+        catalog=Catalog(
+            revision=Revision("new"),
+            digest=Digest("d"),
+            models=dict(sorted(specs.items())),
+            cluster=ClusterSpec(nodes={each.node: NodeSpec(reserve=reserve) for each in reports}),
+        ),
+        observed=Observed(
+            nodes={
+                each.node: replace(each, replicas=tuple(fact for fact in facts.values() if fact.node == each.node))
+                for each in reports
+            },
+            replicas=facts,
+            recovery={},
+            footprints={
+                (spec_digest(spec.name, profile), Level.FULL): footprint(profile)
+                for spec in specs.values()
+                for profile in spec.profiles
+            },
+        ),
+    )
+
+
+def launched(seen: Forecast) -> list[tuple[str, str, int]]:
+    return [(coming.launch.model, coming.launch.node, coming.number) for coming in seen.launches]
+
+
+def stopped(seen: Forecast) -> list[tuple[str, Reason, int]]:
+    return [(going.fact.id, going.stop.reason, going.number) for going in seen.stops]
+
+
+def ends(seen: Forecast) -> dict[str, str]:
+    return {fact.model: fact.node for fact in seen.end.observed.replicas.values()}
+
+
+def test_what_runs_already_needs_nothing() -> None:
+    smol = model("smol", 4)
+    seen = forecast(known([smol], [running(smol, "r1")]), NOW)
+    assert seen.is_empty
+    assert seen.settled
+    assert seen.passes == 1
+    assert ends(seen) == {"smol": "box"}
+
+
+def test_an_empty_node_is_filled_in_one_pass_and_a_second_finds_nothing() -> None:
+    seen = forecast(known([model("a", 4), model("b", 4)]), NOW)
+    assert launched(seen) == [("a", "box", 1), ("b", "box", 1)]
+    assert (seen.passes, seen.settled) == (2, True)
+    assert {status.state for status in seen.thought.statuses} == {"ready"}
+
+
+def test_a_changed_model_is_stopped_first_and_launched_when_its_memory_is_free() -> None:
+    before, after = model("smol", 20), model("smol", 20)
+    after = replace(after, profiles=(replace(after.profiles[0], context=8192),))
+    seen = forecast(known([after], [running(before, "r1")]), NOW)
+    assert stopped(seen) == [("r1", Reason.CHANGED, 1)]
+    assert launched(seen) == [("smol", "box", 2)]
+    assert seen.settled
+
+
+def test_what_makes_room_goes_before_what_needs_it_comes() -> None:
+    low, high = model("low", 20), model("high", 20, priority=5)
+    seen = forecast(known([low, high], [running(low, "r1")]), NOW)
+    assert stopped(seen) == [("r1", Reason.PRESSURE, 1)]
+    assert launched(seen) == [("high", "box", 2)]
+    assert ends(seen) == {"high": "box"}
+    assert [refused.model for refused in seen.thought.plan.unschedulable] == ["low"]
+
+
+def test_a_model_that_left_stops_though_it_was_still_starting() -> None:
+    gone = model("gone", 4)
+    seen = forecast(known([], [running(gone, "r1", phase=Phase.STARTING)]), NOW)
+    assert stopped(seen) == [("r1", Reason.REMOVED, 1)]
+    assert ends(seen) == {}
+
+
+def test_what_is_under_way_is_taken_as_done_and_is_no_action() -> None:
+    smol, old = model("smol", 4), model("old", 25)
+    seen = forecast(
+        known([smol], [running(smol, "r1", phase=Phase.FETCHING), running(old, "r2", phase=Phase.DRAINING)]), NOW
+    )
+    assert seen.is_empty
+    assert {fact.id: fact.phase for fact in seen.end.observed.replicas.values()} == {"r1": Phase.READY}
+
+
+def test_a_launch_that_waits_for_what_is_leaving_is_told() -> None:
+    smol, old = model("smol", 20), model("old", 25)
+    seen = forecast(known([smol], [running(old, "r2", phase=Phase.DRAINING)]), NOW)
+    assert launched(seen) == [("smol", "box", 2)]
+    assert stopped(seen) == []
+
+
+def test_a_drained_node_is_emptied_and_its_replicas_go_on_elsewhere() -> None:
+    smol = model("smol", 4)
+    world = known([smol], [running(smol, "r1")], [report(BOX), report(DEN)])
+    world = replace(world, observed=replace(world.observed, cordons={BOX: Cordon(at=NOW.wall, by="ann", drain=True)}))
+    seen = forecast(world, NOW)
+    assert [(id, reason) for id, reason, _ in stopped(seen)] == [("r1", Reason.NODE_DRAINED)]
+    assert ends(seen) == {"smol": "den"}
+
+
+def test_files_that_are_fetched_fill_the_disk_once() -> None:
+    source = "pypi://a==1/a.gguf"
+    twice = model("a", 1, source=source), model("b", 1, source=source)
+    seen = forecast(known(twice), NOW)
+    assert [len(coming.missing) for coming in seen.launches] == [1, 1]
+    end = seen.end.observed.nodes[BOX]
+    assert end.disk.free == 47 * GIB
+    assert [fact.source for fact in end.weights] == [source]
+
+
+def test_a_disk_that_the_first_model_fills_refuses_the_second() -> None:
+    small = replace(report(), disk=DiskFact(total=Bytes(9 * GIB), free=Bytes(5 * GIB)))
+    first, second = model("a", 1, source="pypi://a==1/a", priority=1), model("b", 1, source="pypi://b==1/b")
+    seen = forecast(known([first, second], nodes=[small]), NOW)
+    assert launched(seen) == [("a", "box", 1)]
+    (refused,) = seen.thought.plan.unschedulable
+    assert [rejection.reason for rejection in refused.rejections] == [Reason.DISK]
+
+
+def test_devices_are_taken_and_the_driver_would_tell() -> None:
+    spec = model("big", 40, devices=2)
+    seen = forecast(known([spec], nodes=[report(devices=2)]), NOW)
+    (coming,) = seen.launches
+    assert coming.launch.devices == ("box-0", "box-1")
+    assert [(d.used, d.free) for d in seen.end.observed.nodes[BOX].devices] == [(20 * GIB, 4 * GIB)] * 2
+
+
+def test_devices_are_free_again_when_what_was_on_them_goes() -> None:
+    spec = model("big", 20, devices=1)
+    fact = replace(running(spec, "r1"), devices=("box-0",))
+    box = report(devices=1)
+    used = replace(box.devices[0], used=Bytes(20 * GIB), free=Bytes(4 * GIB))
+    seen = forecast(known([], [fact], [replace(box, devices=(used,))]), NOW)
+    assert seen.end.observed.nodes[BOX].devices[0].used == 0
+
+
+def test_replicas_of_one_model_are_counted_and_what_is_missing_of_them_is_refused() -> None:
+    spec = model("two", 20, scaling=ScalingSpec(min=2, max=2))
+    seen = forecast(known([spec]), NOW)
+    assert launched(seen) == [("two", "box", 1)]
+    assert [refused.model for refused in seen.thought.plan.unschedulable] == ["two"]
+
+
+def test_a_placement_by_node_is_kept_to() -> None:
+    spec = model("a", 4, placement=PlacementSpec(nodes=(DEN,)))
+    assert ends(forecast(known([spec], nodes=[report(BOX), report(DEN)]), NOW)) == {"a": "den"}
+
+
+def test_nothing_is_wanted_while_the_operator_has_stopped_it_all() -> None:
+    smol = model("smol", 4)
+    world = replace(known([smol], [running(smol, "r1")]), stopped=Stopped(at=NOW.wall, by="ann"))
+    seen = forecast(world, NOW)
+    assert stopped(seen) == [("r1", Reason.SYSTEM_STOPPED, 1)]
+    assert not seen.launches
+
+
+def test_a_forecast_ends_after_so_many_passes_and_says_that_it_did_not_settle() -> None:
+    seen = forecast(known([model("a", 4)]), NOW, most=1)
+    assert launched(seen) == [("a", "box", 1)]
+    assert (seen.passes, seen.settled) == (1, False)
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    world = known([model(name, 7, priority=n) for n, name in enumerate("abcdef")], nodes=[report(BOX), report(DEN)])
+    assert forecast(world, NOW) == forecast(world, NOW)
