@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from llmgw.ids import Digest, EngineName, ModelName, NodeName, ProfileName, ReplicaId, Revision, SpecDigest
 from llmgw.units import Bytes, Seconds, Wall
@@ -18,7 +19,10 @@ class Level(StrEnum):
     @property
     def depth(self) -> int:
         """0 for full, growing as it shrinks."""
-        return tuple(Level).index(self)
+        return _DEPTH[self]
+
+
+_DEPTH: Final = {level: depth for depth, level in enumerate(Level)}
 
 
 class Phase(StrEnum):
@@ -117,7 +121,7 @@ class ReplicaFact:
     device_peak: Bytes | None = None
     served: bool = False  #: a request was answered since it was ready
     load: EngineLoad | None = None  #: None: unreadable, or not yet read
-    failure: Failure | None = None  #: set in phase FAILED
+    failure: Failure | None = None  #: set in phase FAILED, and in STOPPING where it ended by itself
     progress: Progress | None = None  #: set in phase FETCHING
     adopted: bool = False
     kept_serving: bool = False  #: an eviction did not drain in time and was given up: decide afresh

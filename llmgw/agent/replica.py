@@ -168,7 +168,7 @@ class Replica:
             device_peak=self._device_peak,
             served=self._served,
             load=self._load if phase in (Phase.READY, Phase.DRAINING) else None,
-            failure=self._life.failure if phase is Phase.FAILED else None,
+            failure=self._life.failure,
             progress=self._progress if phase is Phase.FETCHING else None,
             adopted=self._life.adopted,
             kept_serving=self._life.kept_serving,

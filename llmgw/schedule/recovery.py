@@ -71,12 +71,8 @@ def changes(observed: Observed, catalog: Catalog, levels: Levels, now: Instant) 
 
 
 def _failed(observed: Observed) -> list[tuple[Wall, ReplicaId, ReplicaFact]]:
-    """Oldest failure first."""
-    return sorted(
-        (fact.failure.at, fact.id, fact)
-        for fact in observed.replicas.values()
-        if fact.phase is Phase.FAILED and fact.failure is not None
-    )
+    """Oldest failure first. One whose remains are still being ended counts already: what comes next has to wait."""
+    return sorted((fact.failure.at, fact.id, fact) for fact in observed.replicas.values() if fact.failure is not None)
 
 
 def _forgotten(

@@ -144,7 +144,7 @@ class SimReplica:
             device_peak=peak.device if peak and given.devices else None,
             served=self.served,
             load=EngineLoad(running=len(self.running), waiting=len(self.waiting)) if phase in SERVING else None,
-            failure=self._life.failure if phase is Phase.FAILED else None,
+            failure=self._life.failure,
             adopted=self._life.adopted,
             kept_serving=self._life.kept_serving,
         )

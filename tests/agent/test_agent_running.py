@@ -64,6 +64,17 @@ async def test_a_missing_secret_is_a_terminal_failure_that_names_the_variable(no
         assert "NOT_SET_ANYWHERE" in failure.reason
 
 
+async def test_a_failure_is_told_while_what_is_left_of_the_engine_is_still_being_ended(node: Node) -> None:
+    node.grace = 1.5
+    async with node.agent():
+        left = 'trap "" TERM; while :; do sleep 0.1; done'
+        command = f"sh -c '{left}' & $SERVER & sleep 0.3; kill $!; exit 3"
+        await node.assign(node.assignment(options={"command": command}))
+        ending = await node.until(Phase.STOPPING)
+        assert ending.failure is not None
+        assert (await node.until(Phase.FAILED)).failure == ending.failure
+
+
 async def test_an_unknown_engine_and_a_missing_program_are_terminal_failures(node: Node) -> None:
     async with node.agent():
         known = node.assignment("a")

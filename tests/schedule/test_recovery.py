@@ -216,6 +216,15 @@ def test_the_same_replica_counts_once() -> None:
     assert count(failed(A, "r"), once) == once
 
 
+def test_a_failure_counts_before_what_is_left_of_the_replica_is_gone_and_not_again_after() -> None:
+    ending = replace(failed(A), phase=Phase.STOPPING)
+    (record,) = changes(observed(ending), catalog(A), {}, NOW).values()
+    assert record is not None
+    assert (record.attempts, may_try(record, NOW)) == (1, False)
+    gone = observed(replace(ending, phase=Phase.FAILED, since=NOW.wall), recovery={spec_of(A): record})
+    assert changes(gone, catalog(A), {}, NOW) == {}
+
+
 def test_two_failures_that_are_both_still_reported_count_once_each() -> None:
     first = replace_failure(failed(A, "r1"), at=NOW.wall - 5)
     second = replace_failure(failed(A, "r2"), at=NOW.wall)
