@@ -12,13 +12,17 @@ from typing import Any, TypeVar
 
 from llmgw.catalog.spec import ModelSpec, spec_digest
 from llmgw.facts import Footprint, Level, Observed, Phase, ReplicaFact
-from llmgw.ids import ModelName, NodeName
-from llmgw.plan import Launch, Wish
+from llmgw.ids import ModelName, NodeName, ReplicaId
+from llmgw.plan import Launch, Reason, Wish
 from llmgw.schedule.think import Known, Thought
 from llmgw.testing.world_controller import Mind
 from llmgw.units import Bytes, Instant
 
 LEAVING = frozenset({Phase.DRAINING, Phase.STOPPING})
+
+THRASH = 8
+"""Evictions of one model within a minute that nothing in a world explains: requests come every few seconds at most,
+and what was loaded for one is to serve it first."""
 
 T = TypeVar("T")
 
@@ -36,19 +40,28 @@ class Checks:
     shuffle_every: int = 10
     decisions: int = 0
     busy_passes: list[float] = field(default_factory=list)  #: when plans were not empty
+    evicted: dict[ModelName, list[float]] = field(default_factory=dict)  #: when, in the last minute
 
     def decided(self, known: Known, thought: Thought, now: Instant) -> None:
         """Raises Violation with all that is wrong."""
         self.decisions += 1
         if thought.plan.launches or thought.plan.stops:
             self.busy_passes.append(now.mono)
-        wrong = list(faults_of(known, thought, now))
+        wrong = [*faults_of(known, thought, now), *self._thrashing(thought, now)]
         if self.decisions % self.shuffle_every == 0:
             other = self.mind(shuffled(known, self.random), now)
             if other.plan != thought.plan:
                 wrong.append(f"the plan depends on the order of its input: {other.plan} is not {thought.plan}")
         if wrong:
             raise Violation("; ".join(wrong))
+
+    def _thrashing(self, thought: Thought, now: Instant) -> Iterator[str]:
+        for stop in thought.plan.stops:
+            if stop.eviction:
+                lately = [at for at in self.evicted.get(stop.model, ()) if at > now.mono - 60]
+                self.evicted[stop.model] = [*lately, now.mono]
+                if len(lately) >= THRASH:
+                    yield f"{stop.model} was evicted {len(lately) + 1} times within a minute"
 
 
 def faults_of(known: Known, thought: Thought, now: Instant) -> Iterator[str]:
@@ -265,6 +278,22 @@ def _drafts(known: Known, thought: Thought) -> Iterator[str]:
         draft = launch.profile.draft_model
         if draft is not None and draft not in {model for model, _ in _staying(known, thought, launch.node)}:
             yield f"{launch.model} would be on {launch.node} without its draft {draft}"
+    for stop in thought.plan.stops:
+        if stop.reason in (Reason.CHANGED, Reason.SYSTEM_STOPPED, Reason.REMOVED):
+            continue  # it is replaced beside its primary, or both go
+        staying = _staying(known, thought, stop.node)
+        primaries = [name for name, id in staying if id != "new" and _drafted_by(known, ReplicaId(id)) == stop.model]
+        if primaries and stop.model not in {model for model, _ in staying}:
+            yield f"{stop.model} is stopped on {stop.node} ({stop.reason}) and {primaries[0]} stays without its draft"
+
+
+def _drafted_by(known: Known, id: ReplicaId) -> ModelName | None:
+    fact = known.observed.replicas[id]
+    spec = known.catalog.models.get(fact.model)
+    for profile in spec.profiles if spec is not None else ():
+        if spec is not None and spec_digest(spec.name, profile) == fact.spec:
+            return known.levels.get((fact.spec, fact.level), profile).draft_model
+    return None
 
 
 # -- how many

@@ -61,8 +61,8 @@ def _gib(random: Random, low: float, high: float) -> Bytes:
 
 
 def _node(random: Random, name: NodeName) -> NodeReport:
-    total = _gib(random, 8, 48)
-    foreign = _gib(random, 0, 3)
+    total = _gib(random, 6, 32)
+    foreign = _gib(random, 0, 2)
     count = random.choice((0, 0, 1, 1, 2, 4))
     devices = tuple(_device(random, name, index) for index in range(count))
     broken = EngineFact(name=GPU, why="no driver") if random.random() < 0.1 else EngineFact(name=GPU, version="1")
@@ -165,7 +165,7 @@ def _with_draft(profile: ProfileSpec, draft: ModelName | None) -> ProfileSpec:
 def _profile(random: Random, name: ProfileName) -> ProfileSpec:
     devices = random.choice((0, 0, 0, 1, 1, 2))
     context = random.choice((2048, 4096, 8192))
-    memory: Bytes | None = _gib(random, 0.5, 12)
+    memory: Bytes | None = _gib(random, 0.5, random.choice((4, 8, 12)))
     weights = None
     if random.random() < 0.4:
         size = _gib(random, 0.5, 8)
@@ -190,7 +190,7 @@ def _profile(random: Random, name: ProfileName) -> ProfileSpec:
 
 
 def _scaling(random: Random) -> ScalingSpec:
-    if random.random() < 0.4:
+    if random.random() < 0.5:
         return ScalingSpec(min=0, max=random.choice((1, 1, 2)), on_demand=True)
     least = random.choice((1, 1, 1, 2))
     windows: tuple[Window, ...] = ()
