@@ -20,6 +20,7 @@ from llmgw.reconcile import dispatch, measured, status
 from llmgw.reconcile.liveness import Liveness
 from llmgw.reconcile.observe import Seen, observe
 from llmgw.reconcile.workqueue import Trigger
+from llmgw.schedule.decide import Decider
 from llmgw.schedule.think import Known, Thought, think
 from llmgw.store import keys
 from llmgw.store.api import Store
@@ -62,6 +63,7 @@ class Controller:
         self._nodes = nodes
         self._trigger = Trigger()
         self._liveness = Liveness()
+        self._decider = Decider()
         self._states: dict[ModelName, ModelState] = {}
         self._stand_ins: dict[ModelName, ModelName] = {}
         self._braked = False
@@ -101,7 +103,7 @@ class Controller:
         if await self._measure(seen, catalog, now):
             seen = await self._observe(catalog, now)
         known = _known(seen, catalog, settled=self._settled(catalog, now))
-        thought = think(known, now)
+        thought = think(known, now, decider=self._decider)
         await self._remember(known, thought, now)
         await dispatch.apply(self._store, thought.plan, seen, catalog, now, self._record)
         told = thought.statuses

@@ -136,6 +136,10 @@ class _Sorting:
                 wanted = wish is not None and (wish.count > 0 or wish.held)
                 figure = observed.footprint(fact.spec, fact.node, fact.level) if wanted else None
                 self._found.costs[id] = resident_costs(fact, figure or fact.footprint)
+                model = self._catalog.models.get(fact.model)
+                profile = self._profile_of(fact, model) if fact.devices and model is not None else None
+                if profile is not None and profile.exclusive:
+                    self._found.exclusive.add(id)
             if fact.phase in LEAVING:
                 self._found.leaving.append(fact)
             elif fact.node not in lost or fact.model not in self._catalog.models:
@@ -237,8 +241,7 @@ class _Sorting:
             if profile.draft_model is not None:
                 self._found.drafts[fact.id] = profile.draft_model
                 self._found.drafting.add((profile.draft_model, fact.node))
-            if profile.exclusive:
-                self._found.exclusive.add(fact.id)
+            one.exclusive = profile.exclusive
         return one
 
     def _profile_of(self, fact: ReplicaFact, model: ModelSpec) -> ProfileSpec | None:

@@ -30,6 +30,9 @@ from llmgw.units import Instant, Wall
 
 NO_LEVELS: Final[Levels] = MappingProxyType({})
 
+REMEMBERED: Final = 60.0
+"""Seconds after which a decision is made anew though nothing changed."""
+
 BACKING_OFF: Final = "restarting after a back-off"
 REPLACING: Final = "waiting for the replica it replaces to stop"
 FREEING: Final = "waiting for memory to be freed"
@@ -52,6 +55,37 @@ def decide(
     `settled` False: nodes may be missing that are about to report; nothing is launched or evicted.
     """
     return _Pass(wishes, catalog, observed, now, levels).run(settled=settled)
+
+
+class Decider:
+    """Decides as `decide` does, and remembers the last decision: asked the same again, the answer is there.
+
+    Worth having where passes are many and news is little. Nothing else is kept, so that no answer depends on the past.
+    """
+
+    def __init__(self) -> None:
+        self._asked: tuple[object, ...] | None = None
+        self._plan = Plan()
+        self._good_for = (Wall(0), Wall(0))
+
+    def decide(
+        self,
+        wishes: Sequence[Wish],
+        catalog: Catalog,
+        observed: Observed,
+        now: Instant,
+        *,
+        levels: Levels = NO_LEVELS,
+        settled: bool = True,
+    ) -> Plan:
+        asked = (tuple(wishes), catalog, observed, levels, settled)
+        begin, end = self._good_for
+        if not (asked == self._asked and begin <= now.wall < end):
+            self._plan = decide(wishes, catalog, observed, now, levels=levels, settled=settled)
+            self._asked = asked
+            until = Wall(now.wall + REMEMBERED)
+            self._good_for = (now.wall, until if self._plan.due is None else min(until, self._plan.due))
+        return self._plan
 
 
 @dataclass(slots=True)
@@ -98,7 +132,7 @@ class _Pass:
         self._filters = Filters(catalog, observed)
         self._sorted: Sorted = sort_out(wishes, catalog, observed, now, levels, self._filters)
         self._nodes = Nodes(catalog, observed, self._sorted.costs, self._sorted.exclusive)
-        self._placement = Placement(catalog, observed, levels, self._nodes, self._filters)
+        self._placement = Placement(catalog, observed, now, levels, self._nodes, self._filters)
         self._refusals = Refusals(catalog, observed, self._nodes, self._filters, self._placement)
         self._records: dict[SpecDigest, dict[NodeName, RecoveryRecord]] = {}
         for (spec, node), record in observed.recovery.items():
@@ -127,6 +161,8 @@ class _Pass:
             place = self._nodes.places.get(one.fact.node)
             if place is not None:
                 place.staying.append(one)
+                if one.exclusive:
+                    place.room.sole.update(one.costs.keys() & place.room.names.keys())
                 self._nodes.settle(place, one.model)
                 self._placement.draft_for[one.model.name, place.name] = True
         staying = {one.fact.id for one in self._sorted.staying}
@@ -136,6 +172,8 @@ class _Pass:
             fact = self._observed.replicas[id]
             if (place := self._nodes.places.get(fact.node)) is not None:
                 place.room.leave(costs)
+                if id in self._sorted.exclusive:
+                    place.room.closing.update(costs.keys() & place.room.names.keys())
                 self._note_going(place, fact.model)
 
     def _note_going(self, place: Place, model: ModelName) -> None:
@@ -165,8 +203,12 @@ class _Pass:
     def _leave(self, place: Place, one: Resident) -> None:
         place.staying.remove(one)
         place.room.leave(one.costs)
+        if one.exclusive:
+            mine = one.costs.keys() & place.room.names.keys()
+            place.room.sole -= mine
+            place.room.closing |= mine
         self._nodes.unsettle(place, one.model)
-        self._nodes.changed(place, one.costs)
+        self._nodes.changed(place)
         self._nodes.moved.add(place.name)
 
     # -- what is missing
@@ -240,8 +282,12 @@ class _Pass:
     def _return(self, place: Place, one: Resident) -> None:
         place.staying.append(one)
         place.room.stay(one.costs)
+        if one.exclusive:
+            mine = one.costs.keys() & place.room.names.keys()
+            place.room.sole |= mine
+            place.room.closing -= mine
         self._nodes.settle(place, one.model)
-        self._nodes.changed(place, one.costs)
+        self._nodes.changed(place)
 
     def _back_off(self, claim: Claim, way: Way, want: Want, until: Wall) -> None:
         """It keeps its claim on memory, where there is some."""
@@ -284,8 +330,10 @@ class _Pass:
         place = spot.place
         take = place.room.take if spot.timing is Timing.NOW else place.room.promise
         take(spot.all_costs)
+        if spot.profile.exclusive:
+            place.room.sole.update(spot.devices)
         self._nodes.settle(place, spot.way.model)
-        self._nodes.changed(place, spot.all_costs)
+        self._nodes.changed(place)
         self._filters.will_fetch(spot.profile, place.name)
         if spot.profile.draft_model is not None:
             self._sorted.drafting.add((spot.profile.draft_model, place.name))

@@ -30,6 +30,7 @@ class Resident:
     last_used: Wall
     priority: int
     outdated: bool = False  #: serves until a current one is ready
+    exclusive: bool = False  #: has its devices for itself
     companion: bool = False  #: here only to draft for others
     draft: "Resident | None" = None
     settles_at: Wall | None = None  #: when it will have been there long enough to give way to an equal
@@ -103,18 +104,22 @@ def launch_costs(
     room: Room, profile: ProfileSpec, footprint: Footprint, *, pinned: bool, soon: bool
 ) -> dict[str, int] | None:
     """What it would take, with the devices chosen: all of one kind, the fullest that it fits on. None: it does not."""
-    free = room.free_soon if soon else room.free
+    bounds, coming = room.bounds(pinned=pinned), room.soon
+    now = coming if soon else room.now
     host = max(0, footprint.host)
-    if host > free(HOST, pinned=pinned):
+    if host > bounds[HOST] - max(now[HOST], coming[HOST]):
         return None
     if not profile.devices:
         return {HOST: host}
     each = share(footprint, profile)
     fitting: dict[str, list[tuple[int, str]]] = {}
-    for uuid in room.devices:
-        left = free(uuid, pinned=pinned)
-        if each <= left and uuid not in room.sole and not (profile.exclusive and _held(room, uuid, soon=soon)):
-            fitting.setdefault(room.names[uuid], []).append((left, uuid))
+    for uuid, kind in room.names.items():  # a fleet is placed by asking many nodes this: no calls in here
+        held = max(now[uuid], coming[uuid])
+        left = bounds[uuid] - held
+        if uuid in room.sole or (uuid in room.closing and not soon):
+            continue
+        if each <= left and not (held > 0 and profile.exclusive):
+            fitting.setdefault(kind, []).append((left, uuid))
     chosen = pick_devices(fitting.values(), profile.devices)
     if chosen is None:
         return None
@@ -129,10 +134,6 @@ def pick_devices(kinds: Iterable[Sequence[tuple[int, str]]], count: int) -> list
     if not enough:
         return None
     return sorted(uuid for _, uuid in min(enough, key=lambda chosen: (chosen[-1][0], chosen)))
-
-
-def _held(room: Room, uuid: str, *, soon: bool) -> bool:
-    return room.soon[uuid] > 0 or (not soon and room.now[uuid] > 0)
 
 
 class Nodes:
@@ -155,10 +156,7 @@ class Nodes:
         }
         for id in exclusive:
             self._take_whole(self.places[observed.replicas[id].node].room, costs[id])
-        self._free: dict[tuple[NodeName, str], int] = {}
-        self._hosts: list[tuple[int, NodeName, str]] = []
-        self._devices: list[tuple[int, NodeName, str]] = []
-        self._indexed = False
+        self._indexes: dict[int, _Index] = {}
         self.moved: set[NodeName] = set()  #: nodes where something is going
         self._where: dict[ModelName, dict[NodeName, int]] = {}
 
@@ -169,20 +167,10 @@ class Nodes:
             costs[uuid] += rest
             room.now[uuid] += rest
             room.soon[uuid] += rest
-            room.sole.add(uuid)
 
     def index(self) -> None:
-        """Once who stays is known: the index is made, and kept from here on."""
-        self._indexed = True
-        for place in self.places.values():
-            room = place.room
-            for dimension in room.limit:
-                free = self._free[place.name, dimension] = room.free(dimension)
-                (self._hosts if dimension == HOST else self._devices).append((free, place.name, dimension))
-            if room.shifting:
-                self.moved.add(place.name)
-        self._hosts.sort()
-        self._devices.sort()
+        """Once who stays is known. What is free is indexed when first asked for, and kept from here on."""
+        self.moved |= {place.name for place in self.places.values() if place.room.shifting}
 
     def holding(self, model: ModelName) -> Mapping[NodeName, int]:
         """How many replicas of the model stay on, or are promised to, which nodes."""
@@ -201,28 +189,48 @@ class Nodes:
         if not where[place.name]:
             del where[place.name]
 
-    def changed(self, place: Place, dimensions: Iterable[str]) -> None:
-        """Room was taken or given in these dimensions."""
-        if not self._indexed:
-            return
-        room = place.room
-        for dimension in dimensions:
-            if dimension not in room.limit:
-                continue
-            before, after = self._free[place.name, dimension], room.free(dimension)
-            if before != after:
-                index = self._hosts if dimension == HOST else self._devices
-                del index[bisect_left(index, (before, place.name, dimension))]
-                insort(index, (after, place.name, dimension))
-                self._free[place.name, dimension] = after
-        if room.shifting:
+    def changed(self, place: Place) -> None:
+        """Room was taken or given."""
+        for index in self._indexes.values():
+            index.update(place)
+        if place.room.shifting:
             self.moved.add(place.name)
 
     def by_tightness(self, profile: ProfileSpec, footprint: Footprint) -> Iterator[NodeName]:
         """Nodes that may have room for it at once, the tightest first; each at least once."""
-        if profile.devices:
-            index, need = self._devices, share(footprint, profile)
-        else:
-            index, need = self._hosts, max(0, footprint.host)
-        for position in range(bisect_left(index, (need, NodeName(""), "")), len(index)):
-            yield index[position][1]
+        index = self._indexes.get(profile.devices)
+        if index is None:
+            index = self._indexes[profile.devices] = _Index(profile.devices, self.places.values())
+        return index.at_least(share(footprint, profile) if profile.devices else max(0, footprint.host))
+
+
+class _Index:
+    """Nodes by what is free: host memory for 0 devices; for one, each device; for more, the least of the node's
+    freest that many."""
+
+    def __init__(self, devices: int, places: Iterable[Place]) -> None:
+        self._devices = devices
+        self._known = {place.name: self._free(place.room) for place in places}
+        self._sorted = sorted((free, name) for name, each in self._known.items() for free in each)
+
+    def _free(self, room: Room) -> list[int]:
+        if not self._devices:
+            return [room.free(HOST)]
+        free = [room.free(uuid) for uuid in room.names]
+        if self._devices == 1:
+            return free
+        return sorted(free, reverse=True)[self._devices - 1 : self._devices]
+
+    def update(self, place: Place) -> None:
+        before, after = self._known[place.name], self._free(place.room)
+        if before == after:
+            return
+        self._known[place.name] = after
+        for old, new in zip(before, after, strict=True):
+            if old != new:
+                del self._sorted[bisect_left(self._sorted, (old, place.name))]
+                insort(self._sorted, (new, place.name))
+
+    def at_least(self, need: int) -> Iterator[NodeName]:
+        for position in range(bisect_left(self._sorted, (need, NodeName(""))), len(self._sorted)):
+            yield self._sorted[position][1]

@@ -14,14 +14,14 @@ from llmgw.catalog.spec import Catalog, ModelSpec, ProfileSpec, spec_digest
 from llmgw.facts import Footprint, Level, Observed, RecoveryRecord
 from llmgw.ids import NodeName, SpecDigest
 from llmgw.plan import Levels
-from llmgw.schedule import residency
+from llmgw.schedule import recovery, residency
 from llmgw.schedule.filters import Eligible, Filters
 from llmgw.schedule.nodes import Nodes, Place, Resident, launch_costs, pick_devices
 from llmgw.schedule.residency import HOST, Costs, Item
 from llmgw.schedule.room import share
-from llmgw.units import Wall
+from llmgw.units import Instant, Wall
 
-_FEW: Final = 64
+_FEW: Final = 12
 """Nodes that are worth asking one by one; of more, the index finds the tightest."""
 
 
@@ -116,7 +116,10 @@ class Fit:
 class Placement:
     """Finds spots on the nodes as they stand; changes nothing."""
 
-    def __init__(self, catalog: Catalog, observed: Observed, levels: Levels, nodes: Nodes, filters: Filters) -> None:
+    def __init__(
+        self, catalog: Catalog, observed: Observed, now: Instant, levels: Levels, nodes: Nodes, filters: Filters
+    ) -> None:
+        self._now = now
         self._catalog = catalog
         self._observed = observed
         self._levels = levels
@@ -151,22 +154,30 @@ class Placement:
         return Fit(profile=profile, level=level, footprint=footprint, draft=draft)
 
     def draft(self, profile: ProfileSpec, node: NodeName) -> Draft | None:
-        """The companion for a profile on a node: the first of its profiles that can run there."""
+        """The companion for a profile on a node: the first of its profiles that every filter lets run there."""
         model = self._catalog.models.get(profile.draft_model) if profile.draft_model else None
-        for one in model.profiles if model is not None else ():
-            assert model is not None
-            spec = spec_digest(model.name, one)
-            record = self._observed.recovery.get((spec, node))
-            level = record.level if record is not None else Level.FULL
-            shrunk = one if level is Level.FULL else self._levels.get((spec, level), one)
-            footprint = self._observed.footprint(spec, node, level)
-            if footprint is None or (record is not None and record.quarantined):
-                continue
-            if self._filters.unable(shrunk, node) is None:
-                room = self._nodes.places[node].room
-                costs = launch_costs(room, shrunk, footprint, pinned=False, soon=True) or {HOST: max(0, footprint.host)}
-                return Draft(model=model, profile=shrunk, spec=spec, footprint=footprint, level=level, costs=costs)
+        if model is None or self._nodes.places[node].rivals(model, leaving=True):
+            return None
+        for one in model.profiles:
+            if (draft := self._draft_of(model, one, node)) is not None:
+                return draft
         return None
+
+    def _draft_of(self, model: ModelSpec, profile: ProfileSpec, node: NodeName) -> Draft | None:
+        spec = spec_digest(model.name, profile)
+        record = self._observed.recovery.get((spec, node))
+        level = record.level if record is not None else Level.FULL
+        shrunk = profile if level is Level.FULL else self._levels.get((spec, level), profile)
+        footprint = self._observed.footprint(spec, node, level)
+        if footprint is None or not recovery.may_try(record, self._now):
+            return None
+        if self._filters.refusal(model, shrunk, node) is not None or self._filters.no_disk(shrunk, node) is not None:
+            return None
+        costs: Costs | None = launch_costs(self._nodes.places[node].room, shrunk, footprint, pinned=False, soon=True)
+        if costs is None and shrunk.devices:
+            return None
+        costs = costs or {HOST: max(0, footprint.host)}  # evictions may yet make room for it
+        return Draft(model=model, profile=shrunk, spec=spec, footprint=footprint, level=level, costs=costs)
 
     # -- where
 

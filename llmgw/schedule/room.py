@@ -45,7 +45,7 @@ def share(footprint: Footprint, profile: ProfileSpec) -> int:
 class Room:
     """One node's memory during one pass, by dimension: host memory and each usable device."""
 
-    __slots__ = ("capacity", "limit", "names", "now", "sole", "soon")
+    __slots__ = ("capacity", "closing", "limit", "names", "now", "sole", "soon")
 
     def __init__(self, report: NodeReport, policy: NodeSpec, resident: Iterable[Costs]) -> None:
         devices = usable(report)
@@ -63,7 +63,8 @@ class Room:
             there = device_capacity(device, policy.reserve.device, now[device.uuid])
             self.capacity[device.uuid] = there
             self.limit[device.uuid] = allowed(there, policy.budget.device)
-        self.sole: set[str] = set()  #: devices that somebody has for itself
+        self.sole: set[str] = set()  #: devices that somebody who stays or comes has for itself
+        self.closing: set[str] = set()  #: those that somebody who is going has for itself
         self.names = {device.uuid: device.name for device in devices}
 
     @property

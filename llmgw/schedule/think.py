@@ -16,7 +16,7 @@ from llmgw.ids import ModelName, NodeName, SpecDigest
 from llmgw.plan import Levels, ModelStatus, Plan, Stopped, Wish
 from llmgw.schedule import recovery, scaling
 from llmgw.schedule.claims import LEAVING
-from llmgw.schedule.decide import decide
+from llmgw.schedule.decide import Decider
 from llmgw.schedule.explain import statuses
 from llmgw.units import Instant, Wall
 
@@ -55,8 +55,8 @@ class Thought:
     due: Wall | None = None  #: when the next pass is worth making though nothing changes
 
 
-def think(known: Known, now: Instant) -> Thought:
-    """Pure: the same known at the same moment gives the same thought."""
+def think(known: Known, now: Instant, *, decider: Decider | None = None) -> Thought:
+    """Pure: the same known at the same moment gives the same thought. `decider`: one that remembers its last answer."""
     catalog = known.catalog
     records = recovery.changes(known.observed, catalog, known.levels, now)
     observed = replace(known.observed, recovery=merged(known.observed.recovery, records))
@@ -67,7 +67,8 @@ def think(known: Known, now: Instant) -> Thought:
         catalog, observed, known.held, known.scaling, asks, known.concurrency, now, fallbacks=set(instead.values())
     )
     wishes = _wishes(known, observed, asks, steps, set(instead.values()), now)
-    plan = decide(wishes, catalog, observed, now, levels=known.levels, settled=known.settled)
+    decider = decider or Decider()
+    plan = decider.decide(wishes, catalog, observed, now, levels=known.levels, settled=known.settled)
     told = statuses(plan, wishes, catalog, observed, stopped=known.stopped is not None, instead=instead)
     due = [at for at in (plan.due, next_due(catalog, asks, now), _next_step(steps, catalog, now)) if at is not None]
     return Thought(

@@ -4,6 +4,7 @@ import hashlib
 import posixpath
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -40,6 +41,7 @@ class FileSource:
 Source = PypiSource | FileSource
 
 
+@lru_cache(maxsize=8192)  # asked for every file of every model at every pass
 def canonical(text: str) -> str:
     """The one spelling of a source: `pypi://dist==1.2.3/path/in/wheel` or `file:///abs/path`.
 
