@@ -10,6 +10,7 @@ from starlette.responses import Response
 from llmgw.admin import metrics, reading, views
 from llmgw.admin.answers import answer, failure
 from llmgw.admin.bodies import read_body
+from llmgw.admin.capacity_routes import capacity_routes
 from llmgw.admin.collecting import collect_listing
 from llmgw.admin.guard import Guard
 from llmgw.admin.model_routes import NotThere, model_routes
@@ -53,6 +54,7 @@ def create_app(
     app.include_router(_switch_routes(store, clock or SystemClock()), prefix="/api/v1")
     app.include_router(plan_routes(store, foresee), prefix="/api/v1")
     app.include_router(node_routes(store, events, clock or SystemClock()), prefix="/api/v1")
+    app.include_router(capacity_routes(store, events, clock or SystemClock()), prefix="/api/v1")
     app.add_middleware(Guard, token=token, hosts=hosts)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _bad_parameter)

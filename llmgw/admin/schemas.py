@@ -9,11 +9,12 @@ from typing import Any, Final
 
 import msgspec
 
+from llmgw.admin.capacities import CAPACITIES
 from llmgw.admin.plans import PLANS
 from llmgw.admin.shapes import OUTPUTS
 from llmgw.admin.stories import STORIES
 
-ALL: Final = {**OUTPUTS, **STORIES, **PLANS}
+ALL: Final = {**OUTPUTS, **STORIES, **CAPACITIES, **PLANS}
 """Every output by its schema's name."""
 
 

@@ -11,6 +11,7 @@ from typer.main import get_command
 
 from llmgw import __version__
 from llmgw.cli import (
+    bench,
     collect,
     cordon,
     doctor,
@@ -65,6 +66,7 @@ def make_app() -> typer.Typer:
     app.command("start")(switch.start)
     app.command("reset")(reset.reset)
     app.command("collect")(collect.collect)
+    app.command("bench")(bench.bench)
     app.command("doctor")(doctor.doctor)
     app.add_typer(plugins.make_app(), name="plugins")
     return app

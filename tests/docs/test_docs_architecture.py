@@ -53,6 +53,7 @@ def test_every_store_key_is_in_the_table_and_no_other() -> None:
         keys.endpoint(ReplicaId("REPLICA")),
         keys.explain(ModelName("NAME")),
         keys.measured(SpecDigest("SPEC"), NodeName("NODE")),
+        keys.concurrency(SpecDigest("SPEC"), NodeName("NODE")),
         keys.usage("GATEWAY"),
     }
     table = {docs_text.words(row[0])[0]: row for row in docs_text.rows(PAGE, "store key")}
