@@ -30,6 +30,9 @@ from llmgw.weights.naming import canonical, is_local
 _KINDS: Mapping[Reason, str] = {Reason.CHANGED: "replace", Reason.NODE_DRAINED: "drain"}
 """What a stop is called whose model is launched anew. Any other is a move."""
 
+_FOR_GOOD = frozenset({Reason.SCALED_DOWN, Reason.DUPLICATE, Reason.NOT_WANTED, Reason.IDLE})
+"""Why a replica is stopped that nothing takes the place of."""
+
 _STEADY = frozenset({Phase.READY, Phase.FAILED, Phase.STOPPED})
 
 
@@ -75,16 +78,19 @@ def _actions(seen: Forecast) -> Iterator[ActionRow]:
     sizes = {fact.source: fact.size for report in seen.begin.observed.nodes.values() for fact in report.weights}
     pairs = _pairs(seen)
     followed = {coming.replica for coming in pairs.values()}
-    rows = [
-        ActionRow(
-            kind=_kind(going, pairs.get(going.fact.id)),
-            model=going.stop.model,
-            number=going.number,
-            starts=_starts(pairs[going.fact.id], devices, sizes) if going.fact.id in pairs else None,
-            stops=_stops(going),
+    rows = []
+    for going in seen.stops:
+        coming = pairs.get(going.fact.id)
+        rows.append(
+            ActionRow(
+                kind=_kind(going, coming),
+                model=going.stop.model,
+                number=going.number if coming is None else min(going.number, coming.number),
+                starts=None if coming is None else _starts(coming, devices, sizes),
+                stops=_stops(going),
+                start_first=coming is not None and coming.number < going.number,
+            )
         )
-        for going in seen.stops
-    ]
     rows += [
         ActionRow(
             kind="launch",
@@ -100,13 +106,20 @@ def _actions(seen: Forecast) -> Iterator[ActionRow]:
 
 
 def _pairs(seen: Forecast) -> dict[ReplicaId, Coming]:
-    """Of each stopped replica the launch of the same model, not made before, that takes its place."""
+    """Of each stopped replica the launch of the same model that takes its place: also one made before, so that
+    something serves throughout, unless it had to make room."""
     pairs: dict[ReplicaId, Coming] = {}
     free = sorted(seen.launches, key=lambda coming: coming.number)
     for going in seen.stops:
-        if going.stop.reason in (Reason.SCALED_DOWN, Reason.DUPLICATE, Reason.NOT_WANTED, Reason.IDLE):
+        if going.stop.reason in _FOR_GOOD:
             continue
-        match = [c for c in free if c.launch.model == going.stop.model and c.number >= going.number]
+        match = [
+            coming
+            for coming in free
+            if coming.launch.model == going.stop.model
+            and coming.replica != going.fact.id
+            and (coming.number >= going.number or not going.stop.eviction)
+        ]
         if match:
             pairs[going.fact.id] = match[0]
             free.remove(match[0])

@@ -60,7 +60,7 @@ class ActionRow:
     """What is done for a model, in the pass of that number.
 
     `launch` has only `starts`; `replace`, `move` and `drain` have `stops` and, where it goes on, `starts`; `evict` and
-    `stop` have only `stops`.
+    `stop` have only `stops`. `start_first`: what is stopped serves on until the other is ready.
     """
 
     kind: str
@@ -68,6 +68,7 @@ class ActionRow:
     number: int
     starts: PlacedRow | None
     stops: GoneRow | None
+    start_first: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

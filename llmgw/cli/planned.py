@@ -90,7 +90,8 @@ def _action(action: ActionRow) -> Iterator[str]:
     if starts is None:
         yield f"{_INDENT}frees {_memory(stops.host, stops.device)}"
     else:
-        yield f"{_INDENT}then on {_where(starts)}"
+        when = "it serves on until there is one" if action.start_first else "then"
+        yield f"{_INDENT}{when} on {_where(starts)}"
         yield from _taking(starts)
 
 
