@@ -19,7 +19,7 @@ class Reason(StrEnum):
     CORDONED = "cordoned"
     ENGINE = "engine unavailable"
     QUARANTINED = "quarantined here"
-    DEVICES = "devices"  #: too few
+    DEVICES = "too few devices"
     DEVICE_MEMORY = "device memory"
     HOST_MEMORY = "host memory"
     DISK = "disk"

@@ -17,8 +17,16 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from llmgw.catalog.spec import Catalog, ClusterSpec, ModelSpec, NodeSpec, ProfileSpec, ScalingSpec, WeightsSpec
-from llmgw.catalog.spec import spec_digest
+from llmgw.catalog.spec import (
+    Catalog,
+    ClusterSpec,
+    ModelSpec,
+    NodeSpec,
+    ProfileSpec,
+    ScalingSpec,
+    WeightsSpec,
+    spec_digest,
+)
 from llmgw.cli.chart import line_chart
 from llmgw.desired import desired
 from llmgw.facts import (
@@ -202,9 +210,10 @@ def write(found: dict[int, dict[str, float]]) -> None:
     (HERE / "RESULTS.md").write_text(
         f"""# Deciding
 
-`python bench/decide/run.py --write` on {datetime.now(UTC):%Y-%m-%d}: Python {sys.version.split()[0]}, one core. CPU milliseconds of one
-decision, median. Nodes of 8 devices; every third model wants two. Cold: all is to be placed. Changed: one model of
-{REPLICAS_A_MODEL} replicas gets another context. Reported: one node's report is new. Unchanged: a pass over the same.
+`python bench/decide/run.py --write` on {datetime.now(UTC):%Y-%m-%d}: Python {sys.version.split()[0]}, one core.
+CPU milliseconds of one decision, median. Nodes of 8 devices; every third model wants two. Cold: all is to be placed.
+Changed: one model of {REPLICAS_A_MODEL} replicas gets another context. Reported: one node's report is new.
+Unchanged: a pass over the same.
 
 | replicas | nodes | models | cold | changed | reported | unchanged |
 |---|---|---|---|---|---|---|

@@ -65,7 +65,7 @@ async def write_demand(store: Store, known: Known, thought: Thought) -> None:
     for model, ask in thought.asks.items():
         before = known.asks.get(model)
         if ask is None or before is None or _is_worth_writing(before, ask):
-            await _write_ask(store, model, ask)
+            await _write_ask(store, model, before, ask)
     changed = [
         Delete(keys.scaling(model)) if state is None else Put(keys.scaling(model), encode(state))
         for model, state in thought.scaling.items()
@@ -79,7 +79,8 @@ def _is_worth_writing(before: Ask, after: Ask) -> bool:
     return after.asked != before.asked or used
 
 
-async def _write_ask(store: Store, model: ModelName, ask: Ask | None) -> None:
+async def _write_ask(store: Store, model: ModelName, before: Ask | None, ask: Ask | None) -> None:
+    """What was written since this pass read it is newer than what it knows: only the later stamps count then."""
     entry = await store.get(keys.ask(model))
     if ask is None:
         if entry is not None:
@@ -87,6 +88,9 @@ async def _write_ask(store: Store, model: ModelName, ask: Ask | None) -> None:
         return
     if entry is not None:
         known = decode(entry.value, Ask, where=entry.key)
+        if known == before:
+            await store.put(keys.ask(model), encode(ask))
+            return
         stamps = [used for used in (known.used, ask.used) if used is not None]
         ask = Ask(asked=max(known.asked, ask.asked), used=max(stamps, default=None))
     await store.put(keys.ask(model), encode(ask))

@@ -102,7 +102,7 @@ class Controller:
         seen = await self._observe(catalog, now)
         if await self._measure(seen, catalog, now):
             seen = await self._observe(catalog, now)
-        known = _known(seen, catalog, settled=self._settled(catalog, now))
+        known = seen.known(catalog, settled=self._settled(catalog, now))
         thought = think(known, now, decider=self._decider)
         await self._remember(known, thought, now)
         await dispatch.apply(self._store, thought.plan, seen, catalog, now, self._record)
@@ -201,20 +201,6 @@ class Controller:
             text = f"more than half of the nodes are silent ({silent}): what they run is given up only when fewer are"
             done = "enough nodes report again"
             self._record(Event(at=now.wall, subject="cluster", reason="brake", message=text if seen.braked else done))
-
-
-def _known(seen: Seen, catalog: Catalog, *, settled: bool) -> Known:
-    return Known(
-        catalog=catalog,
-        observed=seen.observed,
-        levels=seen.levels,
-        asks=seen.asks,
-        scaling=seen.scaling,
-        held=seen.held,
-        concurrency=seen.concurrency,
-        stopped=seen.stopped,
-        settled=settled,
-    )
 
 
 def _consequence(record: RecoveryRecord) -> str:

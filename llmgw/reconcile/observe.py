@@ -24,6 +24,7 @@ from llmgw.ids import ModelName, NodeName, ReplicaId, SpecDigest
 from llmgw.plan import Assignment, Levels, Stopped, Want
 from llmgw.reconcile import measured as measuring
 from llmgw.reconcile.liveness import Liveness
+from llmgw.schedule.think import Known
 from llmgw.store import keys
 from llmgw.store.api import Entry, Store
 from llmgw.store.codec import decode
@@ -47,6 +48,20 @@ class Seen:
     scaling: Mapping[ModelName, ScalingState] = field(default_factory=dict)
     held: Mapping[ModelName, int] = field(default_factory=dict)  #: requests, over all gateways
     concurrency: Mapping[tuple[SpecDigest, NodeName], Concurrency] = field(default_factory=dict)
+
+    def known(self, catalog: Catalog, *, settled: bool = True) -> Known:
+        """What a pass thinks about."""
+        return Known(
+            catalog=catalog,
+            observed=self.observed,
+            levels=self.levels,
+            asks=self.asks,
+            scaling=self.scaling,
+            held=self.held,
+            concurrency=self.concurrency,
+            stopped=self.stopped,
+            settled=settled,
+        )
 
 
 async def observe(

@@ -68,7 +68,7 @@ class Filters:
         if (why := self._engine_missing(profile, node)) is not None:
             return Rejection(node=node, reason=Reason.ENGINE, detail=why)
         if profile.devices > (count := self._counts[node]):
-            detail = f"it has {count} that can be used, {profile.devices} are asked for"
+            detail = f"{count} usable, {profile.devices} asked for"
             return Rejection(node=node, reason=Reason.DEVICES, detail=detail)
         return None
 

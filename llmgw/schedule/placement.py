@@ -140,9 +140,7 @@ class Placement:
 
     def fit(self, way: Way, node: NodeName) -> Fit | None:
         """None: its size, or its draft's, is not known or not to be had there."""
-        record = way.records.get(node)
-        level = record.level if record is not None else Level.FULL
-        profile = way.profile if level is Level.FULL else self._levels.get((way.spec, level), way.profile)
+        level, profile = self.level(way.spec, way.profile, way.records.get(node))
         footprint = self._observed.footprint(way.spec, node, level)
         if footprint is None:
             return None
@@ -152,6 +150,16 @@ class Placement:
             if draft is None:
                 return None
         return Fit(profile=profile, level=level, footprint=footprint, draft=draft)
+
+    def level(self, spec: SpecDigest, profile: ProfileSpec, record: RecoveryRecord | None) -> tuple[Level, ProfileSpec]:
+        """The level that its failures lead to. Where that is no more, a block was edited, say: the next smaller one
+        that there is, else the smallest."""
+        if record is None or record.level is Level.FULL:
+            return Level.FULL, profile
+        there = [each for each in Level if (spec, each) in self._levels]
+        small = [each for each in there if each.depth >= record.level.depth]
+        level = (small or there[-1:] or [Level.FULL])[0]
+        return level, self._levels.get((spec, level), profile)
 
     def draft(self, profile: ProfileSpec, node: NodeName) -> Draft | None:
         """The companion for a profile on a node: the first of its profiles that every filter lets run there."""
@@ -166,8 +174,7 @@ class Placement:
     def _draft_of(self, model: ModelSpec, profile: ProfileSpec, node: NodeName) -> Draft | None:
         spec = spec_digest(model.name, profile)
         record = self._observed.recovery.get((spec, node))
-        level = record.level if record is not None else Level.FULL
-        shrunk = profile if level is Level.FULL else self._levels.get((spec, level), profile)
+        level, shrunk = self.level(spec, profile, record)
         footprint = self._observed.footprint(spec, node, level)
         if footprint is None or not recovery.may_try(record, self._now):
             return None
