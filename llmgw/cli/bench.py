@@ -108,6 +108,10 @@ def _run(bench: "Bench", limits: "Limits", *, chart: Path | None, store: bool, a
     progress = _Progress()
     try:
         steps = bench.measure(limits, secrets.randbits(32), progress)
+    except KeyboardInterrupt:
+        progress.clear()
+        note("interrupted: nothing was kept")
+        raise
     finally:
         progress.clear()
     failed = missed(steps, limits.target)
