@@ -27,6 +27,7 @@ from llmgw.engine.manager import find_engines
 from llmgw.errors import LlmgwError, TerminalError
 from llmgw.gateway.server import Gateway
 from llmgw.ids import NodeName
+from llmgw.reconcile.comparing import Comparing
 from llmgw.reconcile.foresight import Foresight
 from llmgw.reconcile.loop import Controller
 from llmgw.reconcile.sync import CatalogSync
@@ -142,6 +143,7 @@ class _Parts:
     sync: CatalogSync
     gateway: Gateway
     foresight: Foresight
+    comparing: Comparing
 
 
 class _Up:
@@ -240,6 +242,7 @@ class _Up:
             sync=sync,
             gateway=gateway,
             foresight=foresight,
+            comparing=Comparing(live=live, path=options.catalog, engines=engines),
         )
 
     async def _listen(self, parts: _Parts) -> "tuple[_AdminServer, AdminAddress]":
@@ -258,6 +261,7 @@ class _Up:
             collect=[gateway.collect],
             state=self._state,
             foresee=parts.foresight.foresee,
+            compare=parts.comparing.sides,
         )
         admin = _AdminServer(app, options.admin)
         return admin, AdminAddress(url=_url(*admin.address), token=token, gateway=_url(*gateway.address))

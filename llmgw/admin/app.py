@@ -12,6 +12,7 @@ from llmgw.admin.answers import answer, failure
 from llmgw.admin.bodies import read_body
 from llmgw.admin.capacity_routes import capacity_routes
 from llmgw.admin.collecting import collect_listing
+from llmgw.admin.diffs import Compare, diff_routes
 from llmgw.admin.guard import Guard
 from llmgw.admin.model_routes import NotThere, model_routes
 from llmgw.admin.node_routes import node_routes
@@ -39,12 +40,13 @@ def create_app(
     hosts: Collection[str] = (),
     state: StateDir | None = None,
     foresee: Foresee | None = None,
+    compare: Compare | None = None,
 ) -> FastAPI:
     """The application.
 
     `collect`: called at each scrape, for metrics of other parts. `state`: where engines' logs are read. `hosts`: names
     besides loopback's and the address that it listens on under which it may be asked. `foresee`: what
-    plans are made by.
+    plans are made by. `compare`: what gives the catalogs that are compared.
     """
     # No OpenAPI page: FastAPI's loads its scripts from a network that a server may not have.
     app = FastAPI(title="llmgw", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
@@ -53,6 +55,7 @@ def create_app(
     app.include_router(model_routes(store, events, state, clock or SystemClock()), prefix="/api/v1")
     app.include_router(_switch_routes(store, clock or SystemClock()), prefix="/api/v1")
     app.include_router(plan_routes(store, foresee), prefix="/api/v1")
+    app.include_router(diff_routes(compare), prefix="/api/v1")
     app.include_router(node_routes(store, events, clock or SystemClock()), prefix="/api/v1")
     app.include_router(capacity_routes(store, events, clock or SystemClock()), prefix="/api/v1")
     app.add_middleware(Guard, token=token, hosts=hosts)

@@ -10,11 +10,12 @@ from typing import Any, Final
 import msgspec
 
 from llmgw.admin.capacities import CAPACITIES
+from llmgw.admin.diffs import DIFFS
 from llmgw.admin.plans import PLANS
 from llmgw.admin.shapes import OUTPUTS
 from llmgw.admin.stories import STORIES
 
-ALL: Final = {**OUTPUTS, **STORIES, **CAPACITIES, **PLANS}
+ALL: Final = {**OUTPUTS, **STORIES, **CAPACITIES, **PLANS, **DIFFS}
 """Every output by its schema's name."""
 
 

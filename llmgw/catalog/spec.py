@@ -151,7 +151,7 @@ class Defaults:
 class ScalingSettings:
     """When a model gets a replica more or less, and how long one stays at least."""
 
-    up_waiting: float = 1  #: requests waiting for each replica that make a model busy
+    up_waiting: float = 1.0  #: requests waiting for each replica that make a model busy
     up_after: Seconds = Seconds(30)  #: busy for so long: one more
     down_after: Seconds = Seconds(300)  #: quiet for so long: one less
     min_residency: Seconds = Seconds(30)

@@ -14,6 +14,7 @@ from llmgw.cli import (
     bench,
     collect,
     cordon,
+    diff,
     doctor,
     down,
     engine_logs,
@@ -51,6 +52,7 @@ def make_app() -> typer.Typer:
     app.command("down")(down.down)
     app.command("validate")(validate.validate)
     app.command("plan")(plan.plan)
+    app.command("diff")(diff.diff)
     app.command("status")(status.status)
     app.command("models")(models.models)
     app.command("replicas")(replicas.replicas)

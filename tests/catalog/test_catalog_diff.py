@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pytest
 from catalog_texts import ENGINES, model, source
 from hypothesis import given
@@ -41,6 +42,11 @@ def test_equal_contents_do_not_differ_whatever_the_revisions_and_files_are() -> 
     other = load_catalog(source({"z.yml": "# hello\n" + model()}, commit="abc"), OPEN).catalog
     assert one.revision != other.revision
     assert diff(one, other) == ()
+
+
+def test_a_catalog_that_was_stored_and_read_again_does_not_differ() -> None:
+    whole = catalog(model(extra="scaling: {on_demand: true}\n", profile="weight: 2\ndegraded: {context: 1}") + CLUSTER)
+    assert diff(whole, msgspec.json.decode(spec.canonical_json(whole), type=Catalog)) == ()
 
 
 def test_models_that_come_and_go_are_told_whole() -> None:

@@ -14,6 +14,7 @@ from llmgw.catalog.schemas import load_schema
 from llmgw.catalog.source import Source
 from llmgw.catalog.spec import LAUNCH_FIELDS
 from llmgw.engine.manager import find_engines
+from llmgw.fleet import load_fleet
 from llmgw.weights.naming import canonical
 
 KINDS = ("Model", "Cluster")
@@ -95,8 +96,11 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize("block", EXAMPLES)
-def test_every_catalog_in_the_documentation_is_valid(block: str) -> None:
-    load_catalog(Source(files={"example.yaml": block.encode()}), engines(), canonical=canonical)
+def test_every_catalog_and_fleet_in_the_documentation_is_valid(block: str) -> None:
+    if "\nkind: Fleet\n" in block:
+        load_fleet("fleet.yaml", block.encode())
+    else:
+        load_catalog(Source(files={"example.yaml": block.encode()}), engines(), canonical=canonical)
 
 
 def test_the_full_example_uses_every_key() -> None:
