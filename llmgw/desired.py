@@ -18,6 +18,8 @@ from llmgw.ids import ModelName
 from llmgw.plan import Reason, Wish
 from llmgw.units import Instant, Seconds, Wall, format_seconds
 
+SOON: Final = 5.0
+"""Seconds after an ask within which the gateway's count of who waits has come, also from afar."""
 _IN_USE: Final = frozenset((Phase.PLACING, Phase.FETCHING, Phase.STARTING, Phase.READY))
 """A replica that drains answers what it has, and no more: that says nothing about who is waited for."""
 
@@ -30,6 +32,7 @@ class Bounds:
     ceiling: int
     window: Window | None = None
     on_demand: bool = False
+    waited: bool = False  #: a request waits for it
     why: str = ""
     reason: Reason = Reason.SCALED_DOWN  #: that a replica beyond them is stopped for
 
@@ -64,23 +67,23 @@ def desired(
     extra: Mapping[ModelName, int] | None = None,
     running: Mapping[ModelName, int] | None = None,
     fallbacks: Collection[ModelName] = (),
+    held: Mapping[ModelName, int] | None = None,
 ) -> tuple[Wish, ...]:
     """A wish for every model, in name order. In this order: the operator's switch, suspended, the count.
 
     `extra`: replicas beyond the base, by scaling. `running`: replicas that run now, of suspended models. `fallbacks`:
-    models that stand in for another now.
+    models that stand in for another now. `held`: requests that wait at gateways; None: nobody counts them, and who
+    asked is taken to wait.
     """
     if stopped:
         why, reason = "stopped by the operator", Reason.SYSTEM_STOPPED
         return tuple(Wish(model=name, count=0, why=why, reason=reason) for name in sorted(catalog.models))
     asks, extra, running = asks or {}, extra or {}, running or {}
-    found = all_bounds(catalog, asks, now.wall, fallbacks)
-    timeout = catalog.cluster.gateway.cold_start_timeout
     return tuple(
         _held(name, running.get(name, 0))
         if catalog.models[name].suspend
-        else _wish(name, bounds, asks.get(name), extra.get(name, 0), timeout, now.wall)
-        for name, bounds in found.items()
+        else _wish(name, bounds, asks.get(name), extra.get(name, 0))
+        for name, bounds in all_bounds(catalog, asks, now.wall, fallbacks, held).items()
     )
 
 
@@ -94,21 +97,27 @@ def next_due(catalog: Catalog, asks: Mapping[ModelName, Ask], now: Instant) -> W
         if _on_demand(catalog, name):
             ask = _clamped(ask, now.wall)
             ends = [ask.last + idle_timeout(catalog.models[name].scaling, cluster)]
-            if _waits(ask, cluster.gateway.cold_start_timeout, now.wall):
-                ends.append(ask.asked + cluster.gateway.cold_start_timeout)
+            if _is_unserved(ask):
+                ends += [ask.asked + SOON, ask.asked + cluster.gateway.cold_start_timeout]
             due += [nextafter(end, inf) for end in ends]  # until then, and then too
     return Wall(min((at for at in due if at > now.wall), default=0)) or None
 
 
 def all_bounds(
-    catalog: Catalog, asks: Mapping[ModelName, Ask], now: Wall, fallbacks: Collection[ModelName] = ()
+    catalog: Catalog,
+    asks: Mapping[ModelName, Ask],
+    now: Wall,
+    fallbacks: Collection[ModelName] = (),
+    held: Mapping[ModelName, int] | None = None,
 ) -> Mapping[ModelName, Bounds]:
     """The bounds of every model, in name order. Scaling and wishes must agree on them."""
     cluster, local = catalog.cluster, windows.at(now, catalog.cluster.time_zone)
-    return {
-        name: _bounds(catalog.models[name], cluster, asks.get(name), local, now, name in fallbacks)
-        for name in sorted(catalog.models)
-    }
+    found: dict[ModelName, Bounds] = {}
+    for name in sorted(catalog.models):
+        ask = None if name not in asks else _clamped(asks[name], now)
+        waited = ask is not None and _waits(ask, None if held is None else held.get(name, 0), cluster, now)
+        found[name] = _bounds(catalog.models[name], cluster, ask, waited, local, now, name in fallbacks)
+    return found
 
 
 def idle_timeout(scaling: ScalingSpec, cluster: ClusterSpec) -> Seconds:
@@ -122,7 +131,7 @@ def describe(window: Window) -> str:
 
 
 def _bounds(
-    model: ModelSpec, cluster: ClusterSpec, ask: Ask | None, local: datetime, now: Wall, fallback: bool
+    model: ModelSpec, cluster: ClusterSpec, ask: Ask | None, waited: bool, local: datetime, now: Wall, fallback: bool
 ) -> Bounds:
     scaling = model.scaling
     window = windows.active(scaling.windows, local) if scaling.windows else None
@@ -130,28 +139,38 @@ def _bounds(
     ceiling = window.max if window is not None and window.max > 0 else scaling.max
     if base > 0 or not scaling.on_demand:
         why, reason = _why_base(scaling, window, base), Reason.SCALED_DOWN if base else Reason.NOT_WANTED
-        return Bounds(base=base, ceiling=ceiling, window=window, why=why, reason=reason)
-    base, why = _asked_for(ask, idle_timeout(scaling, cluster), cluster.gateway.cold_start_timeout, now)
+        waited = waited and base > 0
+        return Bounds(base=base, ceiling=ceiling, window=window, waited=waited, why=why, reason=reason)
+    base, why = _asked_for(ask, waited, idle_timeout(scaling, cluster), now)
     if not base and fallback:
         base, why = 1, "serves in another's place"
     reason = Reason.SCALED_DOWN if base else Reason.NOT_WANTED if ask is None else Reason.IDLE
-    return Bounds(base=base, ceiling=ceiling, window=window, on_demand=base > 0, why=why, reason=reason)
+    return Bounds(
+        base=base, ceiling=ceiling, window=window, on_demand=base > 0, waited=waited, why=why, reason=reason
+    )  # fmt: skip
 
 
-def _asked_for(ask: Ask | None, timeout: Seconds, cold_start: Seconds, now: Wall) -> tuple[int, str]:
+def _asked_for(ask: Ask | None, waited: bool, timeout: Seconds, now: Wall) -> tuple[int, str]:
     """1 for as long as it was asked for or used lately, or a request waits for it, however long it takes to load."""
     if ask is None:
         return 0, "on demand, and not asked for"
-    ask = _clamped(ask, now)
     idle = Seconds(now - ask.last)
-    if idle <= timeout or _waits(ask, cold_start, now):
-        return 1, f"asked for {_ago(idle)}" if ask.used is None or ask.asked > ask.used else f"used {_ago(idle)}"
+    if idle <= timeout or waited:
+        return 1, f"{'asked for' if _is_unserved(ask) else 'used'} {_ago(idle)}"
     return 0, f"on demand, and idle for more than {format_seconds(timeout)}"
 
 
-def _waits(ask: Ask, cold_start: Seconds, now: Wall) -> bool:
-    """A request waits for the model, or for what was loaded for it: asked for and not used since."""
-    return (ask.used is None or ask.asked > ask.used) and now - ask.asked <= cold_start
+def _is_unserved(ask: Ask) -> bool:
+    return ask.used is None or ask.asked > ask.used
+
+
+def _waits(ask: Ask, held: int | None, cluster: ClusterSpec, now: Wall) -> bool:
+    """A request waits for the model, or for what was loaded for it: asked for and not used since. No longer than one
+    is held, and not for one that has left; whose count may yet be on its way."""
+    since = now - ask.asked
+    if not _is_unserved(ask) or since > cluster.gateway.cold_start_timeout:
+        return False
+    return held is None or held > 0 or since <= SOON
 
 
 def _why_base(scaling: ScalingSpec, window: Window | None, base: int) -> str:
@@ -162,7 +181,7 @@ def _why_base(scaling: ScalingSpec, window: Window | None, base: int) -> str:
     return "in the catalog" if base == 1 else f"at least {base}"
 
 
-def _wish(model: ModelName, bounds: Bounds, ask: Ask | None, extra: int, cold_start: Seconds, now: Wall) -> Wish:
+def _wish(model: ModelName, bounds: Bounds, ask: Ask | None, extra: int) -> Wish:
     most = max(bounds.ceiling, bounds.base)
     count = min(bounds.base + max(extra, 0), most) if bounds.base else 0
     busy = f"{bounds.why}; {count} of at most {most}: busy"
@@ -172,7 +191,7 @@ def _wish(model: ModelName, bounds: Bounds, ask: Ask | None, extra: int, cold_st
         why=busy if count > bounds.base else bounds.why,
         reason=bounds.reason,
         on_demand=bounds.on_demand,
-        waited=bool(count) and ask is not None and _waits(_clamped(ask, now), cold_start, now),
+        waited=bounds.waited,
         asked=None if ask is None else ask.asked,
     )
 

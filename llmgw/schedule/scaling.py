@@ -79,7 +79,7 @@ def step_all(
     """Every model's state that says anything, and an event for each step. A suspended model keeps its extra."""
     can = {
         name: bounds
-        for name, bounds in all_bounds(catalog, asks, now.wall, fallbacks).items()
+        for name, bounds in all_bounds(catalog, asks, now.wall, fallbacks, held).items()
         if bounds.ceiling > bounds.base > 0 or catalog.models[name].suspend
     }
     seen = loads(observed, held) if can else {}

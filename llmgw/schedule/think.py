@@ -128,6 +128,7 @@ def _wishes(
         extra={name: state.extra for name, state in steps.items()},
         running=running,
         fallbacks=fallbacks,
+        held=known.held,
     )
 
 

@@ -208,6 +208,21 @@ def test_it_is_waited_for_no_longer_than_a_request_is_held() -> None:
     assert not desired(cluster, now=NOW, asks={A: Ask(asked=ago(10.1))})[0].waited
 
 
+def test_it_is_not_waited_for_when_all_who_asked_have_left() -> None:
+    assert wish(lazy(), ask=Ask(asked=ago(6)), held={A: 1}).waited
+    assert not wish(lazy(), ask=Ask(asked=ago(6)), held={}).waited
+    assert wish(lazy(), ask=Ask(asked=ago(5)), held={}).waited, "their count may be on its way"
+    assert not wish(lazy(), ask=Ask(asked=ago(6), used=ago(1)), held={A: 1}).waited, "served, and at work for the rest"
+    assert not wish(lazy(), ask=Ask(asked=ago(301)), held={A: 1}).waited, "no request is held for so long"
+
+
+def test_what_loads_for_nobody_any_more_ends_with_its_idle_time_out() -> None:
+    spec = lazy(idle_timeout=Seconds(20))
+    assert wish(spec, ask=Ask(asked=ago(21)), held={A: 3}).count == 1
+    assert wish(spec, ask=Ask(asked=ago(21)), held={A: 0}).count == 0
+    assert wish(spec, ask=Ask(asked=ago(20)), held={A: 0}).count == 1
+
+
 def test_a_model_wanted_at_0_is_not_waited_for() -> None:
     assert not wish(scaled(min=0), ask=Ask(asked=NOW.wall)).waited
 
@@ -305,6 +320,7 @@ def test_the_end_of_an_idle_time_out_is_due_and_then_it_is_not_wanted() -> None:
 
 def test_the_end_of_a_wait_is_due() -> None:
     assert next_due(catalog(lazy()), {A: Ask(asked=ago(60))}, NOW) == pytest.approx(NOW.wall - 60 + 300)
+    assert next_due(catalog(lazy()), {A: Ask(asked=ago(1))}, NOW) == pytest.approx(NOW.wall + 4)
 
 
 def test_a_windows_begin_and_end_are_due() -> None:
@@ -380,14 +396,16 @@ def test_stamps_move_forward_only_and_never_past_now(
     assert demand(catalog(*models), observed(*facts, last_used=used), after, NOW) == after
 
 
-@given(scalings, st.none() | some_asks, moments)
-def test_before_what_is_due_nothing_changes_by_itself(scaling: ScalingSpec, ask: Ask | None, now: Instant) -> None:
+@given(scalings, st.none() | some_asks, moments, st.sampled_from([None, {}, {A: 2}]))
+def test_before_what_is_due_nothing_changes_by_itself(
+    scaling: ScalingSpec, ask: Ask | None, now: Instant, held: dict[ModelName, int] | None
+) -> None:
     cat = catalog(model("a", scaling=scaling))
     asks = demand(cat, observed(), {} if ask is None else {A: ask}, now)
     due = next_due(cat, asks, now) or Wall(now.wall + 8 * 86400)
     assert due > now.wall
-    (first,) = desired(cat, now=now, asks=asks)
+    (first,) = desired(cat, now=now, asks=asks, held=held)
     for share in (0.25, 0.5, 0.999):
         later = Instant(Mono(0), Wall(now.wall + share * (due - now.wall)))
-        (then,) = desired(cat, now=later, asks=asks)
+        (then,) = desired(cat, now=later, asks=asks, held=held)
         assert (then.count, then.waited) == (first.count, first.waited)
