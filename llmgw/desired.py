@@ -8,6 +8,7 @@ ceiling bounds the sum.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from math import inf, nextafter
 from typing import Final
 
@@ -138,9 +139,7 @@ def _bounds(
     base = scaling.min if window is None else window.min
     ceiling = window.max if window is not None and window.max > 0 else scaling.max
     if base > 0 or not scaling.on_demand:
-        why, reason = _why_base(scaling, window, base), Reason.SCALED_DOWN if base else Reason.NOT_WANTED
-        waited = waited and base > 0
-        return Bounds(base=base, ceiling=ceiling, window=window, waited=waited, why=why, reason=reason)
+        return _steady(base, ceiling, window, bool(scaling.windows), waited and base > 0)
     base, why = _asked_for(ask, waited, idle_timeout(scaling, cluster), now)
     if not base and fallback:
         base, why = 1, "serves in another's place"
@@ -173,12 +172,17 @@ def _waits(ask: Ask, held: int | None, cluster: ClusterSpec, now: Wall) -> bool:
     return held is None or held > 0 or since <= SOON
 
 
-def _why_base(scaling: ScalingSpec, window: Window | None, base: int) -> str:
+@lru_cache(maxsize=1024)  # many models have the same
+def _steady(base: int, ceiling: int, window: Window | None, some: bool, waited: bool) -> Bounds:
+    """Wanted whether asked for or not. `window`: the one that holds now; `some`: whether it has any."""
     if window is not None:
-        return f"window {describe(window)}" + ("" if base else ": none")
-    if not base:
-        return "outside its windows" if scaling.windows else "its scaling.min is 0"
-    return "in the catalog" if base == 1 else f"at least {base}"
+        why = f"window {describe(window)}" + ("" if base else ": none")
+    elif not base:
+        why = "outside its windows" if some else "its scaling.min is 0"
+    else:
+        why = "in the catalog" if base == 1 else f"at least {base}"
+    reason = Reason.SCALED_DOWN if base else Reason.NOT_WANTED
+    return Bounds(base=base, ceiling=ceiling, window=window, waited=waited, why=why, reason=reason)
 
 
 def _wish(model: ModelName, bounds: Bounds, ask: Ask | None, extra: int) -> Wish:

@@ -4,9 +4,9 @@ DESIGN's rule, in its order: nothing to scale; nobody knows the load; busy; quie
 once it was held for long enough, one step is taken, and the next counts anew.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from llmgw.catalog.spec import Catalog, ScalingSettings
@@ -59,10 +59,37 @@ def step(
 
 def loads(observed: Observed, held: Mapping[ModelName, int]) -> Mapping[ModelName, ModelLoad]:
     """What each model that has replicas, or held requests, has to do. Absent: nothing."""
-    replicas: defaultdict[ModelName, list[ReplicaFact]] = defaultdict(list)
+    tallies: defaultdict[ModelName, _Tally] = defaultdict(_Tally)
     for replica in observed.replicas.values():
-        replicas[replica.model].append(replica)
-    return {name: _load(replicas.get(name, ()), max(0, held.get(name, 0))) for name in {*replicas, *held}}
+        tallies[replica.model].add(replica)
+    for name, waiting in held.items():
+        tallies[name].waiting += max(0, waiting)
+    return {name: tally.load() for name, tally in tallies.items()}
+
+
+@dataclass(slots=True)
+class _Tally:
+    ready: int = 0
+    starting: int = 0
+    running: int = 0
+    waiting: int = 0
+    read: bool = False
+
+    def add(self, replica: ReplicaFact) -> None:
+        if replica.phase is Phase.READY:
+            self.ready += 1
+            if replica.load is not None:
+                self.read = True
+                self.running += replica.load.running
+                self.waiting += replica.load.waiting
+        elif replica.phase in _COMING:
+            self.starting += 1
+
+    def load(self) -> ModelLoad:
+        known = self.read or not self.ready
+        return ModelLoad(
+            ready=self.ready, starting=self.starting, running=self.running, waiting=self.waiting, known=known
+        )  # fmt: skip
 
 
 def step_all(
@@ -171,23 +198,10 @@ def _while_quiet(
 def _bounded(state: ScalingState, room: int, now: Wall) -> ScalingState:
     """No more than there is room for under a ceiling that came down; no stamp from a clock ahead of ours."""
     busy, quiet = state.busy_since, state.quiet_since
-    return replace(
-        state,
+    return ScalingState(
         extra=min(max(state.extra, 0), room),
         busy_since=None if busy is None else min(busy, now),
         quiet_since=None if quiet is None else min(quiet, now),
-    )
-
-
-def _load(replicas: Sequence[ReplicaFact], held: int) -> ModelLoad:
-    phases = Counter(replica.phase for replica in replicas)
-    read = [r.load for r in replicas if r.phase is Phase.READY and r.load is not None]
-    return ModelLoad(
-        ready=phases[Phase.READY],
-        starting=sum(phases[phase] for phase in _COMING),
-        running=sum(load.running for load in read),
-        waiting=sum(load.waiting for load in read) + held,
-        known=bool(read) or not phases[Phase.READY],
     )
 
 
