@@ -112,6 +112,7 @@ class ReplicaFact:
     level: Level = Level.FULL
     launched: SpecDigest | None = None  #: of the profile as shrunk to its level; None: as `spec`
     devices: tuple[str, ...] = ()  #: UUIDs of the accelerators it was placed on
+    exclusive: bool = False  #: it has them for itself
     pid: int | None = None
     url: str | None = None
     footprint: Footprint | None = None  #: what the placement counted for it

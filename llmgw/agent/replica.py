@@ -159,6 +159,7 @@ class Replica:
             level=assignment.level,
             launched=assignment.launched,
             devices=assignment.devices,
+            exclusive=assignment.profile.exclusive,
             pid=running.identity.pid if running and running.identity else None,
             url=running.url if running else None,
             footprint=assignment.footprint,

@@ -146,6 +146,7 @@ def _placing(assigned: Assignment, now: Instant) -> ReplicaFact:
         level=assigned.level,
         launched=assigned.launched,
         devices=assigned.devices,
+        exclusive=assigned.profile.exclusive,
         footprint=assigned.footprint,
     )
 

@@ -136,9 +136,7 @@ class _Sorting:
                 wanted = wish is not None and (wish.count > 0 or wish.held)
                 figure = observed.footprint(fact.spec, fact.node, fact.level) if wanted else None
                 self._found.costs[id] = resident_costs(fact, figure or fact.footprint)
-                model = self._catalog.models.get(fact.model)
-                profile = self._profile_of(fact, model) if fact.devices and model is not None else None
-                if profile is not None and profile.exclusive:
+                if fact.exclusive:
                     self._found.exclusive.add(id)
             if fact.phase in LEAVING:
                 self._found.leaving.append(fact)
@@ -234,14 +232,13 @@ class _Sorting:
             last_used=last_used,
             priority=model.priority,
             companion=companion,
+            exclusive=fact.exclusive,
             settles_at=None if yields else settles_at,
         )
         self._found.staying.append(one)
-        if profile is not None:
-            if profile.draft_model is not None:
-                self._found.drafts[fact.id] = profile.draft_model
-                self._found.drafting.add((profile.draft_model, fact.node))
-            one.exclusive = profile.exclusive
+        if profile is not None and profile.draft_model is not None:
+            self._found.drafts[fact.id] = profile.draft_model
+            self._found.drafting.add((profile.draft_model, fact.node))
         return one
 
     def _profile_of(self, fact: ReplicaFact, model: ModelSpec) -> ProfileSpec | None:
