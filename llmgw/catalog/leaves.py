@@ -39,6 +39,7 @@ class Effect(StrEnum):
 
     RESTART = "restart"  #: the model's engines are replaced
     STOP = "stop"  #: they are ended: the model is gone
+    LEVEL = "level"  #: those engines are replaced that run shrunk to that level
     PLACEMENT = "placement"  #: how many run, and where, is decided again
     ROUTING = "routing"  #: only requests are treated otherwise
     LATER = "later"  #: nothing now: it counts at the next start, failure or collection
@@ -56,7 +57,7 @@ OF_PROFILE: Final[Mapping[str, Effect]] = {
     **dict.fromkeys(LAUNCH_FIELDS, Effect.RESTART),
     "weight": Effect.ROUTING, "tier": Effect.ROUTING,
     "exclusive": Effect.PLACEMENT, "memory": Effect.PLACEMENT, "host_memory": Effect.PLACEMENT,
-    "start_timeout": Effect.LATER, "degraded": Effect.LATER, "minimal": Effect.LATER,
+    "start_timeout": Effect.LATER, "degraded": Effect.LEVEL, "minimal": Effect.LEVEL,
 }  # fmt: skip
 
 OF_CLUSTER: Final[Mapping[str, Effect]] = {
@@ -133,7 +134,8 @@ def _of_level(level: str, shrunk: Leaves, whole: Leaves) -> Iterator[tuple[Path,
         mine, its = shrunk.get(path), whole.get(path)
         if mine is None or its is None or mine.text != its.text:
             text, shown = (mine.text, mine.shown) if mine is not None else ("none", "none")
-            yield (level, *path), Leaf(text, shown, Effect.LATER)
+            effect = OF_PROFILE[path[0]]
+            yield (level, *path), Leaf(text, shown, Effect.LEVEL if effect is Effect.RESTART else effect)
 
 
 def _field(owner: Any, name: str, path: Path, effect: Effect) -> Leaves:

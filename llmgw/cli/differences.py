@@ -11,6 +11,7 @@ from llmgw.cli.text import short_revision
 EFFECTS: Final = {
     "restart": "its engines are replaced",
     "stop": "its engines are ended",
+    "level": "replaces engines at that level",
     "placement": "decided again",
     "routing": "requests only",
     "later": "from the next start or failure on",

@@ -75,9 +75,11 @@ def test_models_that_come_and_go_are_told_whole() -> None:
         ("", "weight: 2.5", ("weight", "1.0", "2.5", "routing")),
         ("", "tier: 1", ("tier", "0", "1", "routing")),
         ("start_timeout: 90s", "start_timeout: 1h30m", ("start_timeout", "1m30s", "1h30m", "later")),
-        ("", "degraded: {context: 2048}", ("degraded.context", None, "2048", "later")),
-        ("degraded: {context: 2048}", "", ("degraded.context", "2048", None, "later")),
-        ("minimal: {context: 2048}", "minimal: {context: 1024}", ("minimal.context", "2048", "1024", "later")),
+        ("", "degraded: {context: 2048}", ("degraded.context", None, "2048", "level")),
+        ("degraded: {context: 2048}", "", ("degraded.context", "2048", None, "level")),
+        ("", "minimal: {memory: 1MiB}", ("minimal.memory", None, "1MiB", "placement")),
+        ("", "minimal: {start_timeout: 1m}", ("minimal.start_timeout", None, "1m", "later")),
+        ("minimal: {context: 2048}", "minimal: {context: 1024}", ("minimal.context", "2048", "1024", "level")),
     ],
 )
 def test_a_profiles_field_is_told_with_both_values_and_what_it_does(old: str, new: str, row: object) -> None:
@@ -89,9 +91,9 @@ def test_what_a_level_inherits_is_told_once() -> None:
     assert profiles("parallel: 1" + level, "parallel: 2" + level) == [("parallel", "1", "2", "restart")]
     dropped = "options: {a: 1}\nminimal: {engine: command}"
     assert profiles("options: {a: 1}\nminimal: {context: 1}", dropped) == [
-        ("minimal.context", "1", None, "later"),
-        ("minimal.engine", None, "command", "later"),
-        ("minimal.options.a", None, "none", "later"),
+        ("minimal.context", "1", None, "level"),
+        ("minimal.engine", None, "command", "level"),
+        ("minimal.options.a", None, "none", "level"),
     ]
 
 
