@@ -258,7 +258,7 @@ class _Up:
             events=parts.events,
             token=token,
             node=options.node,
-            collect=[gateway.collect],
+            collect=[gateway.collect, parts.controller.meters.collect],
             state=self._state,
             foresee=parts.foresight.foresee,
             compare=parts.comparing.sides,

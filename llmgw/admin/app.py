@@ -10,7 +10,7 @@ from starlette.responses import Response
 from llmgw.admin import metrics, reading, views
 from llmgw.admin.answers import answer, failure
 from llmgw.admin.bodies import read_body
-from llmgw.admin.capacity_routes import capacity_routes
+from llmgw.admin.capacity_routes import capacity_records, capacity_routes, capacity_rows
 from llmgw.admin.collecting import collect_listing
 from llmgw.admin.diffs import Compare, diff_routes
 from llmgw.admin.guard import Guard
@@ -81,7 +81,9 @@ def _open_routes(store: Store, collect: Sequence[metrics.Collect]) -> APIRouter:
 
     @routes.get("/metrics")
     async def scrape(request: Request) -> Response:
-        body, content_type = metrics.render(await reading.look(store), collect, request.headers.get("accept", ""))
+        seen, accept = await reading.look(store), request.headers.get("accept", "")
+        capacities = capacity_rows(seen, await capacity_records(store))
+        body, content_type = metrics.render(seen, collect, accept, capacities=capacities)
         return Response(body, headers={"content-type": content_type})
 
     return routes

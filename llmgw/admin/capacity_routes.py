@@ -33,13 +33,14 @@ CONFLICT: Final = "conflict"
 def capacity_routes(store: Store, events: EventLog, clock: Clock) -> APIRouter:
     routes = APIRouter()
 
+    async def listed(seen: Seen, of: ModelSpec | None) -> Response:
+        found = capacity_rows(seen, await capacity_records(store), of)
+        return answer(CapacitiesOutput(capacities=found, in_flight=await in_flight(store)))
+
     @routes.get("/capacities")
     async def capacities(model: str | None = Query(default=None, min_length=1, max_length=200)) -> Response:
         seen = await reading.look(store)
-        of = None if model is None else find_model(seen, model)
-        return answer(
-            CapacitiesOutput(capacities=rows(seen, await records(store), of), in_flight=await in_flight(store))
-        )
+        return await listed(seen, None if model is None else find_model(seen, model))
 
     @routes.post("/capacities")
     async def measured(request: Request) -> Response:
@@ -57,20 +58,17 @@ def capacity_routes(store: Store, events: EventLog, clock: Clock) -> APIRouter:
             itl=Seconds(told.itl),
             tokens_per_second=told.tokens_per_second,
         )
-        known = await records(store)
+        known = await capacity_records(store)
         # What the catalog has no more is of no use, and nothing else would ever remove it.
         gone = [Delete(keys.concurrency(*key)) for key in known if key[0] not in profiles]
         await store.txn([Put(keys.concurrency(replica.spec, replica.node), encode(value)), *gone])
         events.record(Event(at=now, subject=f"model/{replica.model}", reason="measured", message=_told(replica, value)))
-        of = seen.models.get(replica.model)
-        return answer(
-            CapacitiesOutput(capacities=rows(seen, await records(store), of), in_flight=await in_flight(store))
-        )
+        return await listed(seen, seen.models.get(replica.model))
 
     return routes
 
 
-async def records(store: Store) -> dict[tuple[SpecDigest, NodeName], Concurrency]:
+async def capacity_records(store: Store) -> dict[tuple[SpecDigest, NodeName], Concurrency]:
     found: dict[tuple[SpecDigest, NodeName], Concurrency] = {}
     for entry in (await store.list(keys.CONCURRENCY)).entries:
         spec, _, node = entry.key.removeprefix(keys.CONCURRENCY).partition("/")
@@ -88,7 +86,7 @@ async def in_flight(store: Store) -> dict[str, int]:
     return dict(found)
 
 
-def rows(seen: Seen, known: _Records, of: ModelSpec | None = None) -> tuple[CapacityRow, ...]:
+def capacity_rows(seen: Seen, known: _Records, of: ModelSpec | None = None) -> tuple[CapacityRow, ...]:
     """Of the profiles that the catalog in force has, by model, profile and node."""
     profiles = _profiles(seen)
     found = [

@@ -10,30 +10,39 @@ from prometheus_client.registry import Collector
 
 from llmgw import __version__
 from llmgw.admin import views
+from llmgw.admin.capacities import CapacityRow
 from llmgw.admin.reading import Seen
-from llmgw.facts import Phase
+from llmgw.admin.shapes import DeviceRow, NodeRow
+from llmgw.facts import Level, Phase
 from llmgw.plan import ModelState
 
 Collect = Callable[[], Iterable[Metric]]
 
 
-def render(seen: Seen, collect: Sequence[Collect], accept: str) -> tuple[bytes, str]:
+def render(
+    seen: Seen, collect: Sequence[Collect], accept: str, *, capacities: Iterable[CapacityRow] = ()
+) -> tuple[bytes, str]:
     """The exposition and its content type, in the format that the `Accept` header asks for."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(lambda: families(seen)))
+    registry.register(_Families(lambda: families(seen, capacities)))
     for source in collect:
         registry.register(_Families(source))
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 
 
-def families(seen: Seen) -> Iterator[Metric]:
-    """What the store knows: the catalog, models, replicas and nodes."""
+def families(seen: Seen, capacities: Iterable[CapacityRow] = ()) -> Iterator[Metric]:
+    """What the store knows: the catalog, models, replicas, nodes and their devices."""
     yield InfoMetricFamily("llmgw", "This llmgw.", {"version": __version__})
     yield from _catalog(seen)
     yield from _models(seen)
     yield from _replicas(seen)
-    yield from _nodes(seen)
+    nodes = views.nodes(seen).nodes
+    yield from _nodes(nodes)
+    yield from _devices(nodes)
+    labels = ["model", "profile", "node"]
+    measured = [([row.model, row.profile, row.node], row.requests) for row in capacities]
+    yield _gauges("llmgw_measured_requests", "Requests at once that a replica was measured to hold.", labels, measured)
 
 
 def _catalog(seen: Seen) -> Iterator[Metric]:
@@ -63,15 +72,22 @@ def _models(seen: Seen) -> Iterator[Metric]:
         for state in ModelState:
             each.add_metric([row.name, state], row.state == state)
     yield each
+    told = [(name, seen.explained.get(name)) for name in sorted(seen.models)]
+    wanted = [([name], status.wanted if status else 0) for name, status in told]
+    yield _gauges("llmgw_model_wanted", "Replicas of a model that are wanted.", ["model"], wanted)
+    ready = [([name], status.ready if status else 0) for name, status in told]
+    yield _gauges("llmgw_model_ready", "Replicas of a model that are ready, of those wanted.", ["model"], ready)
+    fallback = [([name], status is not None and status.fallback is not None) for name, status in told]
+    yield _gauges("llmgw_model_on_fallback", "1 while another model serves in its place.", ["model"], fallback)
 
 
 def _replicas(seen: Seen) -> Iterator[Metric]:
     rows = views.replicas(seen).replicas
-    counted = Counter(row.state for row in rows)
-    phases = GaugeMetricFamily("llmgw_replicas", "Replicas by phase.", labels=["phase"])
-    for phase in Phase:
-        phases.add_metric([phase], counted[phase])
-    yield phases
+    counted = Counter((row.state, row.level, row.node) for row in rows)
+    # Zeros where somebody may wait for one to appear; other levels only where there are some.
+    counted.update({(phase, Level.FULL, node): 0 for phase in Phase for node in seen.reports})
+    phases = [(list(labels), count) for labels, count in sorted(counted.items())]
+    yield _gauges("llmgw_replicas", "Replicas by phase, level and node.", ["phase", "level", "node"], phases)
     resident: Counter[tuple[str, str]] = Counter()
     for row in rows:
         if row.resident is not None:
@@ -84,8 +100,7 @@ def _replicas(seen: Seen) -> Iterator[Metric]:
     yield memory
 
 
-def _nodes(seen: Seen) -> Iterator[Metric]:
-    rows = views.nodes(seen).nodes
+def _nodes(rows: Iterable[NodeRow]) -> Iterator[Metric]:
     figures: dict[str, tuple[str, list[tuple[str, float]]]] = {
         "memory_total_bytes": ("Memory of the node.", [(row.name, row.memory_total) for row in rows]),
         "memory_available_bytes": ("Memory not in use.", [(row.name, row.memory_available) for row in rows]),
@@ -93,6 +108,12 @@ def _nodes(seen: Seen) -> Iterator[Metric]:
             "Memory used by programs that are not its engines.",
             [(row.name, row.memory_foreign) for row in rows],
         ),
+        "memory_capacity_bytes": (
+            "Memory that engines could have.",
+            [(row.name, row.memory_capacity) for row in rows],
+        ),
+        "memory_counted_bytes": ("Memory that engines count for.", [(row.name, row.memory_counted) for row in rows]),
+        "cordoned": ("1 while nothing new goes there.", [(row.name, row.cordon is not None) for row in rows]),
         "disk_total_bytes": ("Disk that holds the weights.", [(row.name, row.disk_total) for row in rows]),
         "disk_free_bytes": ("Disk that is free.", [(row.name, row.disk_free) for row in rows]),
         "report_timestamp_seconds": ("When the node last reported.", [(row.name, row.reported_at) for row in rows]),
@@ -107,6 +128,32 @@ def _nodes(seen: Seen) -> Iterator[Metric]:
         for engine in row.engines:
             usable.add_metric([row.name, engine.name], engine.why is None)
     yield usable
+
+
+def _devices(nodes: Iterable[NodeRow]) -> Iterator[Metric]:
+    """By UUID: indexes change across boots. What the driver does not tell is left out."""
+    rows = [(node.name, device) for node in nodes for device in node.devices]
+    named = GaugeMetricFamily("llmgw_device_usable", "1 where it can be used.", labels=["node", "device", "name"])
+    for node, device in rows:
+        named.add_metric([node, device.uuid, device.name], device.why is None and not device.divided)
+    yield named
+    figures: dict[str, tuple[str, Callable[[DeviceRow], int | None]]] = {
+        "total": ("Memory of the device.", lambda device: device.total),
+        "used": ("Memory in use, by anyone.", lambda device: device.used),
+        "foreign": ("Memory used by programs that are not the node's engines.", lambda device: device.foreign),
+        "capacity": ("Memory that engines could have.", lambda device: device.capacity),
+        "counted": ("Memory that engines count for.", lambda device: device.counted),
+    }
+    for name, (text, figure) in figures.items():
+        told = [([node, device.uuid], value) for node, device in rows if (value := figure(device)) is not None]
+        yield _gauges(f"llmgw_device_memory_{name}_bytes", text, ["node", "device"], told)
+
+
+def _gauges(name: str, text: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for words, value in values:
+        family.add_metric(words, value)
+    return family
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

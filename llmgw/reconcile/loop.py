@@ -18,6 +18,7 @@ from llmgw.ids import ModelName, NodeName, SpecDigest
 from llmgw.plan import ModelState, ModelStatus
 from llmgw.reconcile import dispatch, measured, status
 from llmgw.reconcile.liveness import Liveness
+from llmgw.reconcile.meters import Meters
 from llmgw.reconcile.observe import Seen, observe
 from llmgw.reconcile.workqueue import Trigger
 from llmgw.schedule.decide import Decider
@@ -69,6 +70,7 @@ class Controller:
         self._braked = False
         self._unkept: _Records = {}  #: records that the disk would not take yet
         self.passes = 0
+        self.meters = Meters()
 
     def trigger(self) -> None:
         """Ask for a pass: after a catalog swap, say."""
@@ -83,7 +85,8 @@ class Controller:
             while True:
                 await self._trigger.wait(timeout)
                 try:
-                    timeout = await self.reconcile()
+                    with self.meters.timing(self._clock):
+                        timeout = await self.reconcile()
                 except LlmgwError as error:
                     log.error("pass_failed", error=str(error))
                     timeout = RETRY
@@ -106,6 +109,7 @@ class Controller:
         thought = think(known, now, decider=self._decider)
         await self._remember(known, thought, now)
         await dispatch.apply(self._store, thought.plan, seen, catalog, now, self._record)
+        self.meters.did(thought)
         told = thought.statuses
         await dispatch.write_statuses(self._store, told)
         await status.write(self._store, self._live.state(), told, now, stopped=seen.stopped is not None)
@@ -179,6 +183,7 @@ class Controller:
             known = observed.recovery.get(key)
             if record is None or (known is not None and known.last_replica == record.last_replica):
                 continue
+            self.meters.failed(record.last.kind)
             what = "quarantined" if record.quarantined else "failed"
             text = f"{record.last.kind}: {record.last.reason}{_consequence(record)}"
             self._record(_event(now, record.model, what, text))

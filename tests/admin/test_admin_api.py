@@ -361,7 +361,12 @@ async def test_metrics_tell_models_apart_and_include_what_other_parts_collect(ap
     assert samples["llmgw_model_state", (("model", "qwen"), ("state", "ready"))] == 1
     assert samples["llmgw_model_state", (("model", "smol"), ("state", "ready"))] == 0
     assert samples["llmgw_models", (("state", "loading"),)] == 1
-    assert samples["llmgw_replicas", (("phase", "fetching"),)] == 1
+    place = (("level", "full"), ("node", "gpu-1"))
+    assert samples["llmgw_replicas", (*place, ("phase", "fetching"))] == 1
+    assert samples["llmgw_replicas", (*place, ("phase", "failed"))] == 0
+    assert samples["llmgw_model_wanted", (("model", "qwen"),)] == 1
+    assert samples["llmgw_node_memory_counted_bytes", (("node", "gpu-1"),)] == 300 * 1024**2
+    assert samples["llmgw_node_cordoned", (("node", "gpu-1"),)] == 0
     assert samples["llmgw_model_resident_memory_bytes", (("model", "qwen"), ("node", "gpu-1"))] == 254 * 1024**2
     assert samples["llmgw_node_memory_total_bytes", (("node", "gpu-1"),)] == 32 * 1024**3
     assert samples["llmgw_catalog_info", (("applied", seed.GOOD), ("attempted", seed.GOOD))] == 1

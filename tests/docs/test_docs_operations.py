@@ -16,6 +16,7 @@ from llmgw.gateway.meters import Meters
 from llmgw.gateway.openai import Code
 from llmgw.ids import Digest, EngineName, ModelName, NodeName, ProfileName, ReplicaId, Revision, SpecDigest
 from llmgw.plan import ModelState, Reason
+from llmgw.reconcile.meters import Meters as Passes
 from llmgw.schedule import recovery
 from llmgw.store.events import EventLog
 from llmgw.store.memory import MemoryStore
@@ -46,7 +47,7 @@ def scraped() -> list[Any]:
     meters = Meters()
     meters.of("m").answered(200)
     applied = Applied(revision=Revision("r"), digest=Digest("d"), at=Wall(1))
-    return [*families(Seen(applied=applied)), *meters.collect(connections=0, buffered=0)]
+    return [*families(Seen(applied=applied)), *Passes().collect(), *meters.collect(connections=0, buffered=0)]
 
 
 def test_every_metric_of_a_scrape_is_documented_and_no_other() -> None:

@@ -37,6 +37,10 @@ def test_what_a_real_replica_holds_is_kept_and_an_interrupt_keeps_nothing(smollm
         assert all(step["failed"] == 0 and 0 < step["ttft_p50"] < 60 for step in told["steps"])
         assert all(step["itl_p95"] < 30 and step["tokens_per_second"] > 0 for step in told["steps"])
         assert ElementTree.parse(chart).getroot().tag.endswith("svg")
+        metrics = daemon.admin("/metrics").text
+        assert 'llmgw_measured_requests{model="smol",node="box",profile="cpu"} 2.0' in metrics
+        assert 'llmgw_launches_total{level="full"} 1.0' in metrics
+        assert 'llmgw_model_ready{model="smol"} 1.0' in metrics
         assert "measured" in [event["reason"] for event in daemon.seen("events")["events"]]
 
         missed = daemon.cli("bench", "smol", *SHORT, "--ttft", "1ms", check=False)
