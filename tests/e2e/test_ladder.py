@@ -120,6 +120,22 @@ def test_what_runs_out_of_memory_is_launched_smaller_until_it_fits(engine: str, 
         assert "Paris" in daemon.chat("large")
 
 
+def test_a_levels_own_block_may_change_the_engine(smollm2: Path, tmp_path: Path) -> None:
+    need_llama_server()
+    limit = Limit(tmp_path, TOO_LITTLE)
+    blocks = "    degraded: {context: 16384}\n    minimal: {engine: cpu, context: 2048, wrapper: [], env: {}}\n"
+    repo = begin(tmp_path, large=document("llamacpp", smollm2, limit.wrapper) + blocks)
+    with serving(repo.path, tmp_path / "home") as daemon:
+        replica = daemon.ready("large")["large"]
+        assert launched(daemon) == ["full", "degraded", "minimal"]
+        assert (replica["engine"], context_of(replica)) == ("cpu", 2048)
+        assert "Paris" in daemon.chat("large")
+        daemon.kill()
+        daemon.start()
+        assert daemon.ready("large")["large"]["pid"] == replica["pid"], "adopted as it is, at its level"
+        assert launched(daemon) == []
+
+
 def test_what_fits_nowhere_is_served_by_its_fallback_until_the_operator_has_helped(
     engine: str, smollm2: Path, tmp_path: Path
 ) -> None:
