@@ -17,6 +17,7 @@ from llmgw.facts import Action, Event, Level, Observed, RecoveryRecord
 from llmgw.ids import ModelName, NodeName, SpecDigest
 from llmgw.plan import ModelState, ModelStatus
 from llmgw.reconcile import dispatch, measured, status
+from llmgw.reconcile.decoded import Decoded
 from llmgw.reconcile.liveness import Liveness
 from llmgw.reconcile.meters import Meters
 from llmgw.reconcile.observe import Seen, observe
@@ -59,6 +60,7 @@ class Controller:
         self._store = store
         self._live = live
         self._sizes = Sizes(engines)
+        self._decoded = Decoded(store)
         self._clock = clock
         self._record = record
         self._nodes = nodes
@@ -120,7 +122,7 @@ class Controller:
         return self._liveness.settled(catalog.cluster.nodes if self._nodes is None else self._nodes, now)
 
     async def _observe(self, catalog: Catalog, now: Instant) -> Seen:
-        seen = await observe(self._store, self._sizes, catalog, now, liveness=self._liveness)
+        seen = await observe(self._store, self._sizes, catalog, now, liveness=self._liveness, decoded=self._decoded)
         if not self._unkept:
             return seen
         merged = {**seen.observed.recovery, **self._unkept}

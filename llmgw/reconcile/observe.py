@@ -23,10 +23,11 @@ from llmgw.facts import (
 from llmgw.ids import ModelName, NodeName, ReplicaId, SpecDigest
 from llmgw.plan import Assignment, Levels, Stopped, Want
 from llmgw.reconcile import measured as measuring
+from llmgw.reconcile.decoded import Decoded
 from llmgw.reconcile.liveness import Liveness
 from llmgw.schedule.think import Known
 from llmgw.store import keys
-from llmgw.store.api import Entry, Store
+from llmgw.store.api import Store
 from llmgw.store.codec import decode
 from llmgw.units import Instant, Wall
 
@@ -65,28 +66,38 @@ class Seen:
 
 
 async def observe(
-    store: Store, sizes: Sizes, catalog: Catalog, now: Instant, *, liveness: Liveness | None = None
+    store: Store,
+    sizes: Sizes,
+    catalog: Catalog,
+    now: Instant,
+    *,
+    liveness: Liveness | None = None,
+    decoded: Decoded | None = None,
 ) -> Seen:
-    """Everything a pass decides from. `now` stamps the replicas that no agent reported yet."""
+    """Everything a pass decides from. `now` stamps the replicas that no agent reported yet. `decoded`, of that store,
+    saves decoding anew what is as it was."""
+    decoded = decoded or Decoded(store)
     entries = (await store.list(keys.NODES)).entries
-    reports = {report.node: report for report in _all(entries, "/report", NodeReport)}
-    assignments = {assigned.replica: assigned for assigned in _all(entries, "/assignments/", Assignment)}
+    found = decoded.of(keys.NODES, (entry for entry in entries if entry.key.endswith("/report")), NodeReport)
+    reports = {report.node: report for report in found.values()}
+    given = decoded.of(keys.NODES, (entry for entry in entries if "/assignments/" in entry.key), Assignment)
+    assignments = {assigned.replica: assigned for assigned in given.values()}
     reach = (liveness or Liveness()).look(reports.values(), now)
     reported = {fact.id: fact for report in reports.values() for fact in report.replicas}
-    usages = [decode(entry.value, Usage, where=entry.key) for entry in (await store.list(keys.USAGE)).entries]
+    usages = (await decoded.all(keys.USAGE, Usage)).values()
     outstanding, last_used = _use(usages, now)
     stopped = await store.get(keys.STOPPED)
-    measured = await _by_spec_and_node(store, keys.MEASURED, Measured)
+    measured = await _by_spec_and_node(decoded, keys.MEASURED, Measured)
     sized = sizes.of(catalog, reports.values())
     observed = Observed(
         nodes=reports,
         replicas=_replicas(reported, assignments, now),
-        recovery=await _by_spec_and_node(store, keys.RECOVERY, RecoveryRecord),
+        recovery=await _by_spec_and_node(decoded, keys.RECOVERY, RecoveryRecord),
         footprints=sized.footprints,
         measured=measured_footprints(catalog, measured),
         unreachable=reach.unreachable,
         lost=reach.lost,
-        cordons={NodeName(name): one for name, one in (await _by_name(store, keys.CORDONS, Cordon)).items()},
+        cordons={NodeName(name): one for name, one in (await decoded.all(keys.CORDONS, Cordon)).items()},
         outstanding=outstanding,
         last_used=last_used,
     )
@@ -98,21 +109,16 @@ async def observe(
         stopped=None if stopped is None else decode(stopped.value, Stopped, where=stopped.key),
         measured=measured,
         levels=sized.levels,
-        asks={ModelName(name): one for name, one in (await _by_name(store, keys.ASKS, Ask)).items()},
-        scaling={ModelName(name): one for name, one in (await _by_name(store, keys.SCALING, ScalingState)).items()},
+        asks={ModelName(name): one for name, one in (await decoded.all(keys.ASKS, Ask)).items()},
+        scaling={ModelName(name): one for name, one in (await decoded.all(keys.SCALING, ScalingState)).items()},
         held=_held(usages),
-        concurrency=await _by_spec_and_node(store, keys.CONCURRENCY, Concurrency),
+        concurrency=await _by_spec_and_node(decoded, keys.CONCURRENCY, Concurrency),
     )
 
 
-async def _by_name(store: Store, prefix: str, kind: type[T]) -> dict[str, T]:
-    entries = (await store.list(prefix)).entries
-    return {entry.key.removeprefix(prefix): decode(entry.value, kind, where=entry.key) for entry in entries}
-
-
-async def _by_spec_and_node(store: Store, prefix: str, kind: type[T]) -> dict[tuple[SpecDigest, NodeName], T]:
+async def _by_spec_and_node(decoded: Decoded, prefix: str, kind: type[T]) -> dict[tuple[SpecDigest, NodeName], T]:
     found: dict[tuple[SpecDigest, NodeName], T] = {}
-    for key, one in (await _by_name(store, prefix, kind)).items():
+    for key, one in (await decoded.all(prefix, kind)).items():
         spec, _, node = key.partition("/")
         found[SpecDigest(spec), NodeName(node)] = one
     return found
@@ -147,6 +153,7 @@ def _placing(assigned: Assignment, now: Instant) -> ReplicaFact:
         launched=assigned.launched,
         devices=assigned.devices,
         exclusive=assigned.profile.exclusive,
+        draft=assigned.profile.draft_model,
         footprint=assigned.footprint,
     )
 
@@ -181,7 +188,3 @@ def measured_footprints(
         if profile is not None and profile.memory is None and (seen := measuring.footprint(one, profile)) is not None:
             found[spec, node] = seen
     return found
-
-
-def _all(entries: Iterable[Entry], part: str, kind: type[T]) -> list[T]:
-    return [decode(entry.value, kind, where=entry.key) for entry in entries if part in entry.key]
