@@ -113,6 +113,7 @@ class ReplicaFact:
     launched: SpecDigest | None = None  #: of the profile as shrunk to its level; None: as `spec`
     devices: tuple[str, ...] = ()  #: UUIDs of the accelerators it was placed on
     exclusive: bool = False  #: it has them for itself
+    draft: ModelName | None = None  #: its companion
     pid: int | None = None
     url: str | None = None
     footprint: Footprint | None = None  #: what the placement counted for it
