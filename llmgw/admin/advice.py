@@ -34,7 +34,7 @@ def advice(
         case ModelState.LOADING:
             yield from _loading(model, replicas, failures)
         case ModelState.INACTIVE:
-            yield "it is not wanted now: the catalog says when it is"
+            yield "it is not wanted now: the catalog says when it is, and a request asks for one that is on demand"
 
 
 def _loading(model: ModelRow, replicas: Sequence[ReplicaRow], failures: Sequence[FailureRow]) -> Iterator[str]:
@@ -57,15 +57,33 @@ def _failed(model: ModelRow, failures: Sequence[FailureRow]) -> Iterator[str]:
         yield f"it ran out of memory: {_SMALLER}, or stop what else uses memory there"
     if "hang" in kinds:
         yield "if it needs longer to load, raise its `start_timeout`"
-    yield "a commit that changes its profile has it tried anew at once"
+    yield f"`llmgw reset {model.name}` has it tried anew at once, and so does a commit that changes its profile"
 
 
 def _refusals(model: ModelRow, places: Sequence[PlaceRow]) -> Iterator[str]:
     refused = [place for place in places if place.verdict == "refused" or place.reason]
+    possible = [place for place in refused if place.reason != Reason.PLACEMENT]
+    refused = possible or refused  # where others could take it, those that it is kept from are no news
     for place in refused:
         match place.reason:
             case Reason.HOST_MEMORY:
                 yield from _no_memory(model, place)
+            case Reason.DEVICE_MEMORY:
+                yield from _no_device_memory(model, place)
+            case Reason.DEVICES:
+                yield f"{place.node}: ask for fewer `devices`, or add a profile that needs none"
+            case Reason.CORDONED:
+                yield f"{place.node}: `llmgw uncordon {place.node}` takes it back into use"
+            case Reason.UNREACHABLE:
+                yield f"{place.node}: it stopped reporting: see that it runs, and llmgw on it"
+            case Reason.PLACEMENT:
+                yield f"{place.node}: the model's `placement` rules it out ({place.detail})"
+            case Reason.QUARANTINED:
+                yield f"{place.node}: it failed there too often: `llmgw reset {model.name}` has it tried anew"
+            case Reason.GROUP:
+                yield f"{place.node}: models of one group never share a node ({place.detail})"
+            case Reason.DRAFT:
+                yield f"{place.node}: its draft model has to be there too, and cannot ({place.detail})"
             case Reason.DISK:
                 lacking = format_bytes(max(0, place.need - place.have))
                 yield f"{place.node}: free {lacking} where weights are kept (`llmgw collect` lists what is not wanted)"
@@ -90,6 +108,22 @@ def _no_memory(model: ModelRow, place: PlaceRow) -> Iterator[str]:
         yield f"{place.node}: memory is held by {names}: a higher `priority` than theirs has it served in their place"
     if model.footprint_source in ("estimate", "guess"):
         yield f"its need is {_article(model.footprint_source)}: if you know better, declare `memory` in its profile"
+
+
+def _no_device_memory(model: ModelRow, place: PlaceRow) -> Iterator[str]:
+    there = max((device.capacity for device in place.devices), default=0)
+    if place.need > there:
+        most = format_bytes(there)
+        yield f"{place.node}: an accelerator has {most} for engines, whatever else is stopped: {_SMALLER}"
+        return
+    budget = next((device.budget for device in place.devices if device.budget is not None), None)
+    if budget is not None and place.need > budget and not model.pinned:
+        yield f"{place.node}: raise `budget.device` of the node, or set `pinned` on the model to go beyond it"
+        return
+    above = [each for each in place.holders if each.device and (each.priority >= model.priority or each.pinned)]
+    if above:
+        names = ", ".join(f"{each.model} ({format_bytes(each.device)}, priority {each.priority})" for each in above[:5])
+        yield f"{place.node}: accelerators are held by {names}: a higher `priority` than theirs has it served instead"
 
 
 def _article(word: str) -> str:

@@ -1,50 +1,66 @@
 """The whole story of one model, from store values. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 from llmgw.admin import views
 from llmgw.admin.advice import advice
-from llmgw.admin.reading import Seen
+from llmgw.admin.demanding import demand_row
+from llmgw.admin.places import places
+from llmgw.admin.reading import Asked, Seen
 from llmgw.admin.shapes import EventRow
-from llmgw.admin.stories import ExplainOutput, FailureRow, FileRow, HolderRow, PlaceRow, ProfileRow
-from llmgw.catalog.spec import ModelSpec, NodeSpec, ProfileSpec
-from llmgw.facts import Event, NodeReport, RecoveryRecord, ReplicaFact
-from llmgw.ids import ModelName, NodeName
-from llmgw.plan import ModelStatus, Rejection
-from llmgw.schedule import room
-from llmgw.units import Bytes
+from llmgw.admin.stories import ExplainOutput, FailureRow, FallbackRow, FileRow, PlaceRow, ProfileRow
+from llmgw.catalog.spec import ModelSpec, ProfileSpec, spec_digest
+from llmgw.facts import Event, Level, RecoveryRecord
+from llmgw.ids import ModelName, NodeName, SpecDigest
+from llmgw.plan import ModelStatus
+from llmgw.units import Wall
 from llmgw.weights.lookup import on_node
 
 EVENTS: Final = 10  #: that are told of
+ADVICE: Final = 12  #: lines of it at most
 
 
 def explain(
     seen: Seen,
     spec: ModelSpec,
-    asked: str,
-    recoveries: Iterable[tuple[NodeName, RecoveryRecord]],
+    name: str,
+    asked: Asked,
+    recoveries: Iterable[tuple[SpecDigest, NodeName, RecoveryRecord]],
     happened: Iterable[tuple[int, Event]],
+    now: Wall,
 ) -> ExplainOutput:
-    """`recoveries`: of the model, by node; `happened`: every event with its number."""
+    """`name`: that it was asked for by. `recoveries`: of the model; `happened`: every event with its number."""
     told = seen.explained.get(spec.name)
     row = views.model_row(seen, spec)
     replicas = tuple(each for each in views.replicas(seen).replicas if each.model == spec.name)
     profile = _profile(spec, told)
-    places = tuple(_place(seen, spec, seen.reports[node], told) for node in sorted(seen.reports))
-    failures = tuple(_failure(node, record) for node, record in recoveries)
+    nodes = places(seen, spec, told)
+    failures = tuple(_failures(spec, recoveries))
     return ExplainOutput(
-        asked=asked,
+        asked=name,
         model=row,
         why=told.why if told else "",
-        profile=None if profile is None else _profile_row(seen, profile, places),
+        profile=None if profile is None else _profile_row(seen, profile, nodes),
         replicas=replicas,
-        places=places,
+        places=nodes,
         files=tuple(_files(seen, profile)) if profile is not None else (),
         failures=failures,
         events=_events(spec.name, happened),
-        advice=tuple(advice(row, replicas, places, failures, stopped=seen.stopped is not None)),
+        advice=tuple(islice(advice(row, replicas, nodes, failures, stopped=seen.stopped is not None), ADVICE)),
+        profiles=tuple(_profile_row(seen, each, ()) for each in spec.profiles),
+        level=told.level if told else Level.FULL,
+        demand=demand_row(seen, spec, asked, now),
+        fallback=_fallback(spec, told),
+        stands_in_for=tuple(sorted(other.model for other in seen.explained.values() if other.fallback == spec.name)),
     )
+
+
+def _fallback(spec: ModelSpec, told: ModelStatus | None) -> FallbackRow | None:
+    if spec.fallback is None:
+        return None
+    return FallbackRow(model=spec.fallback, serves=told is not None and told.fallback is not None)
 
 
 def _profile(spec: ModelSpec, told: ModelStatus | None) -> ProfileSpec | None:
@@ -61,6 +77,7 @@ def _profile_row(seen: Seen, profile: ProfileSpec, places: Sequence[PlaceRow]) -
         engine_version=next((fact.version for fact in engines if fact.version is not None), None),
         context=profile.context,
         parallel=profile.parallel,
+        devices=profile.devices,
     )
 
 
@@ -79,57 +96,24 @@ def _files(seen: Seen, profile: ProfileSpec) -> Iterator[FileRow]:
         )
 
 
-def _place(seen: Seen, spec: ModelSpec, report: NodeReport, told: ModelStatus | None) -> PlaceRow:
-    policy = seen.applied.policies.get(report.node, NodeSpec()) if seen.applied else NodeSpec()
-    residents = [fact for fact in report.replicas if fact.phase.occupies_memory]
-    held = sum(map(_cost, residents))
-    capacity = room.capacity(report.memory, policy.reserve.host, held)
-    refusal = _refusal(told, report.node)
-    here = any(fact.model == spec.name for fact in residents)
-    return PlaceRow(
-        node=report.node,
-        verdict="placed" if here else "refused" if refusal is not None else "open",
-        reason=str(refusal.reason) if refusal else "",
-        need=refusal.need if refusal else Bytes(0),
-        have=refusal.have if refusal else Bytes(0),
-        detail=refusal.detail if refusal else "",
-        capacity=capacity,
-        budget=None if policy.budget.host is None else room.allowed(capacity, policy.budget.host),
-        held=held,
-        holders=tuple(_holder(seen, fact) for fact in residents if fact.model != spec.name),
-    )
-
-
-def _refusal(told: ModelStatus | None, node: NodeName) -> Rejection | None:
-    return next((each for each in told.rejections if each.node == node), None) if told else None
-
-
-def _holder(seen: Seen, fact: ReplicaFact) -> HolderRow:
-    spec = seen.models.get(fact.model)
-    return HolderRow(
-        model=fact.model,
-        replica=fact.id,
-        state=fact.phase,
-        memory=_cost(fact),
-        priority=spec.priority if spec else 0,
-        pinned=spec.pinned if spec else False,
-    )
-
-
-def _cost(fact: ReplicaFact) -> Bytes:
-    return fact.footprint.host if fact.footprint is not None else fact.resident or Bytes(0)
-
-
-def _failure(node: NodeName, record: RecoveryRecord) -> FailureRow:
-    return FailureRow(
-        node=node,
-        kind=record.last.kind,
-        reason=record.last.reason,
-        at=record.last.at,
-        attempts=record.attempts,
-        retry_at=record.retry_at,
-        quarantined=record.quarantined,
-    )
+def _failures(
+    spec: ModelSpec, recoveries: Iterable[tuple[SpecDigest, NodeName, RecoveryRecord]]
+) -> Iterator[FailureRow]:
+    names = {spec_digest(spec.name, profile): profile.name for profile in spec.profiles}
+    for digest, node, record in recoveries:
+        yield FailureRow(
+            node=node,
+            kind=record.last.kind,
+            reason=record.last.reason,
+            at=record.last.at,
+            attempts=record.attempts,
+            retry_at=record.retry_at,
+            quarantined=record.quarantined,
+            action=record.action,
+            level=record.level,
+            delays=record.delays,
+            profile=names.get(digest),
+        )
 
 
 def _events(model: ModelName, happened: Iterable[tuple[int, Event]]) -> tuple[EventRow, ...]:

@@ -37,8 +37,10 @@ def model_routes(store: Store, events: EventLog, state: StateDir | None, clock: 
     async def explaining(model: str = Asked) -> Response:
         seen = await reading.look(store)
         spec = find_model(seen, model)
+        replicas = {each.id for report in seen.reports.values() for each in report.replicas if each.model == spec.name}
+        asked = await reading.asked(store, spec, replicas)
         recoveries = await reading.recoveries(store, spec.name)
-        return answer(explain(seen, spec, model, recoveries, events.numbered()))
+        return answer(explain(seen, spec, model, asked, recoveries, events.numbered(), clock.now().wall))
 
     @routes.get("/logs")
     async def log(

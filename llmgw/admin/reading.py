@@ -1,12 +1,12 @@
 """One look at the store: everything that a view is made from."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from llmgw.catalog.spec import ModelSpec
-from llmgw.facts import Cordon, NodeReport, RecoveryRecord
-from llmgw.ids import ModelName, NodeName, ReplicaId
+from llmgw.catalog.spec import ModelSpec, spec_digest
+from llmgw.facts import Ask, Concurrency, Cordon, NodeReport, RecoveryRecord, ScalingState, Usage
+from llmgw.ids import ModelName, NodeName, ReplicaId, SpecDigest
 from llmgw.plan import Assignment, ModelStatus, Stopped
 from llmgw.store import keys
 from llmgw.store.api import Entry, Store
@@ -57,14 +57,43 @@ async def history(store: Store) -> tuple[HistoryEntry, ...]:
     return tuple(_read(entry, HistoryEntry) for entry in (await store.list(keys.HISTORY)).entries)
 
 
-async def recoveries(store: Store, model: ModelName) -> tuple[tuple[NodeName, RecoveryRecord], ...]:
-    """What is remembered of a model's failures, by node; of several specs, the newest."""
-    newest: dict[NodeName, RecoveryRecord] = {}
+async def recoveries(store: Store, model: ModelName) -> tuple[tuple[SpecDigest, NodeName, RecoveryRecord], ...]:
+    """What is remembered of a model's failures, by node and then time: of each profile, and of specs that it had."""
+    found: list[tuple[SpecDigest, NodeName, RecoveryRecord]] = []
     for entry in (await store.list(keys.RECOVERY)).entries:
-        record, node = _read(entry, RecoveryRecord), NodeName(keys.last(entry.key))
-        if record.model == model and (node not in newest or newest[node].last.at < record.last.at):
-            newest[node] = record
-    return tuple(sorted(newest.items()))
+        record = _read(entry, RecoveryRecord)
+        if record.model == model:
+            spec, _, node = entry.key.removeprefix(keys.RECOVERY).partition("/")
+            found.append((SpecDigest(spec), NodeName(node), record))
+    return tuple(sorted(found, key=lambda each: (each[1], -each[2].last.at)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is asked of one model now. `concurrency`: of its specs, by spec and node."""
+
+    ask: Ask | None = None
+    scaling: ScalingState = ScalingState()
+    held: int = 0
+    outstanding: int = 0
+    concurrency: Mapping[tuple[SpecDigest, NodeName], Concurrency] = field(default_factory=dict)
+
+
+async def asked(store: Store, spec: ModelSpec, replicas: Collection[ReplicaId]) -> Asked:
+    """`replicas`: the model's. Requests are counted over all gateways."""
+    usages = [_read(entry, Usage) for entry in (await store.list(keys.USAGE)).entries]
+    concurrency: dict[tuple[SpecDigest, NodeName], Concurrency] = {}
+    for digest in {spec_digest(spec.name, profile) for profile in spec.profiles}:
+        prefix = f"{keys.CONCURRENCY}{digest}/"
+        for entry in (await store.list(prefix)).entries:
+            concurrency[digest, NodeName(entry.key.removeprefix(prefix))] = _read(entry, Concurrency)
+    return Asked(
+        ask=await _get(store, keys.ask(spec.name), Ask),
+        scaling=await _get(store, keys.scaling(spec.name), ScalingState) or ScalingState(),
+        held=sum(usage.held.get(spec.name, 0) for usage in usages),
+        outstanding=sum(use.outstanding for usage in usages for id, use in usage.replicas.items() if id in replicas),
+        concurrency=concurrency,
+    )
 
 
 async def _get(store: Store, key: str, kind: type[T]) -> T | None:

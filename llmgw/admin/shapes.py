@@ -132,6 +132,7 @@ class ReplicaRow:
     resident_peak: Size | None = None
     device_resident: Size | None = None
     device_peak: Size | None = None
+    devices: tuple[str, ...] = ()  #: UUIDs of the accelerators it was placed on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
-from llmgw.admin.shapes import VERSION, EventRow, ModelRow, ReplicaRow, Size, Time
+from llmgw.admin.plans import RejectionRow
+from llmgw.admin.shapes import VERSION, CordonRow, EventRow, ModelRow, ReplicaRow, Size, Time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,15 +30,29 @@ class HolderRow:
     memory: Size
     priority: int
     pinned: bool
+    device: Size = 0  #: memory of accelerators, in total
+    devices: tuple[str, ...] = ()  #: their UUIDs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceDeviceRow:
+    """An accelerator that can be used: memory for engines, the catalog's budget (null: all of it), what is counted."""
+
+    uuid: str
+    name: str
+    index: int
+    capacity: Size
+    budget: Size | None
+    counted: Size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceRow:
     """A node as the model sees it. `verdict`: `placed`, `refused` or `open`.
 
-    `reason`, `need`, `have` and `detail` tell of a refusal. `capacity`: host memory for engines; `budget`: what the
-    catalog allows them, null for all of it; `held`: what engines hold now, the model's own included; `holders`: who
-    else does.
+    `reason`, `need`, `have` and `detail` tell of a refusal, `refusals` of each profile's. `capacity`: host memory for
+    engines; `budget`: what the catalog allows them, null for all of it; `held`: what engines hold now, the model's own
+    included; `holders`: who else does.
     """
 
     node: str
@@ -50,13 +65,18 @@ class PlaceRow:
     budget: Size | None
     held: Size
     holders: tuple[HolderRow, ...]
+    pool: str = "default"
+    cordon: CordonRow | None = None
+    refusals: tuple[RejectionRow, ...] = ()
+    devices: tuple[PlaceDeviceRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRow:
     """The last of `attempts` failures in a row, on a node. `retry_at` null: not before something changes.
 
-    `quarantined`: given up, but for a try now and then.
+    `quarantined`: given up, but for a try now and then. `action`: what it led to, and `level` that the next try is made
+    at. `delays`: failures in a row that the model is not to blame for. `profile` null: one that it has no more.
     """
 
     node: str
@@ -66,6 +86,10 @@ class FailureRow:
     attempts: int
     retry_at: Time | None
     quarantined: bool
+    action: str = "retry"
+    level: str = "full"
+    delays: int = 0
+    profile: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +101,59 @@ class ProfileRow:
     engine_version: str | None
     context: int
     parallel: int
+    devices: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemandRow:
+    """How many replicas are wanted, and by what.
+
+    `base` and `ceiling`: the bounds now, by the `window` that holds (null: none does) until `changes_at`. `extra`:
+    beyond the base, by load; busy or quiet since those times, which lead to one more or one less after `up_after` and
+    `down_after` seconds. `held`: requests that wait at gateways; `waiting`: those and the engines' queues; `measured`:
+    requests at once that one replica was measured to hold. Of an on-demand model: when it was last asked for and used,
+    and when it is unloaded if nobody asks again.
+    """
+
+    base: int
+    ceiling: int
+    window: str | None
+    changes_at: Time | None
+    time_zone: str
+    extra: int
+    busy_since: Time | None
+    quiet_since: Time | None
+    up_after: float
+    down_after: float
+    ready: int
+    starting: int
+    running: int
+    waiting: int
+    held: int
+    measured: int | None
+    on_demand: bool
+    asked_at: Time | None
+    used_at: Time | None
+    idle_timeout: float
+    unloads_at: Time | None
+    suspended: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FallbackRow:
+    """The model that stands in when recovery gives up. `serves`: it does so now."""
+
+    model: str
+    serves: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainOutput:
     """`llmgw explain MODEL`. `asked`: as it was asked for, a name or an alias; `why`: it is wanted so often.
 
-    `events`: the last ones about the model, oldest first. `advice`: what to do, a line for each thing.
+    `profile`: that it runs as, or would first; `profiles`: all, by preference. `level`: it is shrunk to. `places`:
+    nodes, those that it is on first. `events`: the last ones about the model, oldest first. `advice`: what to do, a
+    line for each thing. `stands_in_for`: models that this one serves in the place of now.
     """
 
     version: int = VERSION
@@ -97,6 +167,11 @@ class ExplainOutput:
     failures: tuple[FailureRow, ...]
     events: tuple[EventRow, ...]
     advice: tuple[str, ...]
+    profiles: tuple[ProfileRow, ...] = ()
+    level: str = "full"
+    demand: DemandRow | None = None
+    fallback: FallbackRow | None = None
+    stands_in_for: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -186,6 +186,7 @@ def _running(fact: ReplicaFact, assignment: Assignment | None) -> ReplicaRow:
         resident_peak=fact.resident_peak,
         device_resident=fact.device_resident,
         device_peak=fact.device_peak,
+        devices=fact.devices,
     )
 
 
@@ -212,6 +213,7 @@ def _placing(assignment: Assignment) -> ReplicaRow:
         progress=None,
         footprint_source=assignment.footprint.source,
         footprint_device=assignment.footprint.device,
+        devices=assignment.devices,
     )
 
 

@@ -171,6 +171,9 @@ async def publish(store: Store, catalog: Catalog, now: Instant) -> None:
         cluster=catalog.cluster.name,
         nodes=tuple(catalog.cluster.nodes),
         policies=catalog.cluster.nodes,
+        time_zone=catalog.cluster.time_zone,
+        scaling=catalog.cluster.scaling,
+        defaults=catalog.cluster.defaults,
     )
     await store.txn(
         [

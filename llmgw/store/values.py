@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from llmgw.catalog.spec import GatewaySettings, NodeSpec, WeightsSettings
+from llmgw.catalog.spec import Defaults, GatewaySettings, NodeSpec, ScalingSettings, WeightsSettings
 from llmgw.errors import Problem
 from llmgw.ids import Digest, NodeName, Revision
 from llmgw.units import Wall
@@ -22,6 +22,9 @@ class Applied:
     cluster: str = ""  #: what the catalog calls the whole
     nodes: tuple[NodeName, ...] = ()  #: those that it has settings for
     policies: Mapping[NodeName, NodeSpec] = field(default_factory=dict)  #: those settings
+    time_zone: str = "UTC"  #: of schedule windows
+    scaling: ScalingSettings = ScalingSettings()
+    defaults: Defaults = Defaults()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,16 +13,38 @@ from test_admin_api import TOKEN, StillClock, check
 from llmgw.admin.advice import advice
 from llmgw.admin.app import create_app
 from llmgw.admin.shapes import ModelRow
-from llmgw.admin.stories import FailureRow, HolderRow, PlaceRow
-from llmgw.catalog.spec import BudgetSpec, NodeSpec
-from llmgw.facts import Action, Event, Failure, FailureKind, Footprint, RecoveryRecord
+from llmgw.admin.stories import FailureRow, HolderRow, PlaceDeviceRow, PlaceRow
+from llmgw.catalog.spec import (
+    BudgetSpec,
+    Defaults,
+    NodeSpec,
+    ScalingSettings,
+    ScalingSpec,
+    Window,
+    spec_digest,
+)
+from llmgw.facts import (
+    Action,
+    Ask,
+    Concurrency,
+    DeviceFact,
+    Event,
+    Failure,
+    FailureKind,
+    Footprint,
+    Level,
+    RecoveryRecord,
+    ReplicaUse,
+    ScalingState,
+    Usage,
+)
 from llmgw.ids import ReplicaId, SpecDigest
 from llmgw.plan import ModelState, Reason, Rejection, Stopped
 from llmgw.statedir import StateDir
 from llmgw.store import keys
 from llmgw.store.events import EventLog
 from llmgw.store.values import Applied
-from llmgw.units import GIB, MIB, Bytes, Wall
+from llmgw.units import GIB, MIB, Bytes, Seconds, Wall
 
 
 class Api:
@@ -66,7 +88,7 @@ async def test_the_story_of_a_model_that_serves(api: Api) -> None:
     assert (told["asked"], told["model"]["name"], told["model"]["state"]) == ("default", "qwen", "ready")
     assert [replica["id"] for replica in told["replicas"]] == ["r1"]
     assert told["profile"] == {
-        "name": "main", "engine": "cpu", "engine_version": "1.0", "context": 4096, "parallel": 1,
+        "name": "main", "engine": "cpu", "engine_version": "1.0", "context": 4096, "parallel": 1, "devices": 0,
     }  # fmt: skip
     (place,) = told["places"]
     assert (place["node"], place["verdict"], place["held"]) == ("gpu-1", "placed", 300 * MIB)
@@ -93,6 +115,7 @@ async def test_the_story_of_a_model_that_finds_no_room_names_who_has_it(api: Api
     )  # fmt: skip
     await api.seeds.explain(status)
     await api.seeds.report(seed.ready("r1", seed.QWEN))
+    await api.seeds.store.delete(keys.assignment(seed.NODE, ReplicaId("r2")))
     policies = {seed.NODE: NodeSpec(budget=BudgetSpec(host=Bytes(10 * GIB)))}
     applied = Applied(revision=seed.GOOD, digest=seed.DIGEST, at=seed.NOW, policies=policies)
     await api.seeds.put(keys.APPLIED, applied)
@@ -125,10 +148,101 @@ async def test_the_story_of_a_model_that_fails_has_its_last_failure(api: Api) ->
     assert told["failures"] == [
         {
             "node": "gpu-1", "kind": "terminal", "reason": "no such file", "at": seed.NOW - 5, "attempts": 3,
-            "retry_at": None, "quarantined": True,
+            "retry_at": None, "quarantined": True, "action": "quarantine", "level": "full", "delays": 0,
+            "profile": None,
         }
     ]  # fmt: skip
     assert any("trying again as it is cannot help" in line for line in told["advice"])
+
+
+async def test_the_story_tells_what_demand_windows_and_scaling_make_of_a_model(api: Api) -> None:
+    monday = Window(days=(0,), start=0, end=1440, min=2, max=4)
+    every_other = Window(days=(1, 2, 3, 4, 5, 6), start=0, end=1440, min=1, max=3)
+    spec = seed.model(seed.QWEN, scaling=ScalingSpec(min=0, max=1, on_demand=True, windows=(monday, every_other)))
+    await api.seeds.catalog(spec)
+    applied = Applied(
+        revision=seed.GOOD, digest=seed.DIGEST, at=seed.NOW, time_zone="Europe/Berlin",
+        scaling=ScalingSettings(up_after=Seconds(10)), defaults=Defaults(idle_timeout=Seconds(600)),
+    )  # fmt: skip
+    await api.seeds.put(keys.APPLIED, applied)
+    await api.seeds.put(keys.scaling(seed.QWEN), ScalingState(extra=1, busy_since=Wall(seed.NOW - 4)))
+    await api.seeds.put(keys.ask(seed.QWEN), Ask(asked=Wall(seed.NOW - 60), used=Wall(seed.NOW - 20)))
+    use = {ReplicaId("r1"): ReplicaUse(outstanding=3, last_used=seed.NOW)}
+    await api.seeds.put(keys.usage("g"), Usage(at=seed.NOW, seen=1, replicas=use, held={seed.QWEN: 5}))
+    held = Concurrency(requests=8, at=seed.NOW, ttft=Seconds(1), itl=Seconds(0.1), tokens_per_second=90.0)
+    digest = spec_digest(spec.name, spec.profiles[0])
+    await api.seeds.put(keys.concurrency(digest, seed.NODE), held)
+    await api.seeds.put(keys.concurrency(SpecDigest("6" * 16), seed.NODE), replace(held, requests=99))
+    demand = (await api.explain("qwen"))["demand"]
+    # 1_800_000_000 is a Friday, 09:00 in Berlin
+    assert (demand["base"], demand["ceiling"], demand["window"]) == (1, 3, "tue-sun 00:00-24:00")
+    assert demand["changes_at"] == seed.NOW + (2 * 24 + 15) * 3600
+    assert (demand["time_zone"], demand["extra"], demand["busy_since"]) == ("Europe/Berlin", 1, seed.NOW - 4)
+    assert (demand["up_after"], demand["idle_timeout"], demand["measured"]) == (10, 600, 8)
+    assert (demand["ready"], demand["running"], demand["waiting"], demand["held"]) == (1, 1, 7, 5)
+    assert (demand["asked_at"], demand["used_at"], demand["unloads_at"]) == (seed.NOW - 60, seed.NOW - 20, None)
+
+
+async def test_the_story_of_an_on_demand_model_tells_when_it_is_unloaded(api: Api) -> None:
+    await api.seeds.catalog(seed.model(seed.QWEN, scaling=ScalingSpec(min=0, on_demand=True)))
+    await api.seeds.put(keys.ask(seed.QWEN), Ask(asked=Wall(seed.NOW - 100)))
+    demand = (await api.explain("qwen"))["demand"]
+    assert (demand["base"], demand["on_demand"], demand["unloads_at"]) == (1, True, seed.NOW - 100 + 900)
+    await api.seeds.put(keys.ask(seed.QWEN), Ask(asked=Wall(seed.NOW - 1000)))
+    demand = (await api.explain("qwen"))["demand"]
+    assert (demand["base"], demand["unloads_at"], demand["window"]) == (0, None, None)
+
+
+async def test_the_story_tells_of_the_fallback_on_both_sides(api: Api) -> None:
+    await api.seeds.catalog(seed.model(seed.QWEN, fallback=seed.SMOL), seed.model(seed.SMOL))
+    assert (await api.explain("qwen"))["fallback"] == {"model": "smol", "serves": False}
+    await api.seeds.explain(seed.told(seed.QWEN, ModelState.FAILED, "x", fallback=seed.SMOL))
+    assert (await api.explain("qwen"))["fallback"] == {"model": "smol", "serves": True}
+    assert (await api.explain("smol"))["stands_in_for"] == ["qwen"]
+    assert (await api.explain("smol"))["fallback"] is None
+
+
+async def test_the_story_tells_of_accelerators_and_what_evicting_could_free(api: Api) -> None:
+    device = DeviceFact(uuid="A", name="L40S", index=0, total=Bytes(48 * GIB), used=Bytes(20 * GIB), foreign=Bytes(GIB))
+    both = Footprint(host=Bytes(GIB), device=Bytes(18 * GIB))
+    running = replace(seed.ready("r1", seed.QWEN), footprint=both, devices=("A",))
+    await api.seeds.put(keys.report(seed.NODE), replace(seed.report(running), devices=(device,)))
+    await api.seeds.store.delete(keys.assignment(seed.NODE, ReplicaId("r2")))
+    refusals = (
+        Rejection(
+            node=seed.NODE, reason=Reason.DEVICE_MEMORY, need=Bytes(40 * GIB), have=Bytes(28 * GIB),
+            freeable=Bytes(46 * GIB),
+        ),
+        Rejection(node=seed.NODE, reason=Reason.HOST_MEMORY, need=Bytes(9 * GIB), have=Bytes(GIB)),
+    )  # fmt: skip
+    await api.seeds.explain(seed.told(seed.SMOL, ModelState.UNSCHEDULABLE, "x", rejections=refusals))
+    told = await api.explain("smol")
+    (place,) = told["places"]
+    assert [(each["reason"], each["freeable"]) for each in place["refusals"]] == [
+        ("device memory", 46 * GIB), ("host memory", 0),
+    ]  # fmt: skip
+    (row,) = place["devices"]
+    assert (row["name"], row["counted"], row["budget"]) == ("L40S", 18 * GIB, None)
+    assert row["capacity"] == 48 * GIB - GIB - 512 * MIB
+    (holder,) = place["holders"]
+    assert (holder["device"], holder["devices"]) == (18 * GIB, ["A"])
+    assert (await api.explain("qwen"))["replicas"][0]["devices"] == ["A"]
+
+
+async def test_failures_are_told_with_what_they_led_to_and_of_which_profile(api: Api) -> None:
+    spec = seed.model(seed.SMOL)
+    await api.seeds.catalog(spec)
+    digest = spec_digest(spec.name, spec.profiles[0])
+    record = RecoveryRecord(
+        model=seed.SMOL, attempts=1, last=Failure(kind=FailureKind.OOM, reason="killed", at=Wall(seed.NOW - 5)),
+        last_replica=ReplicaId("r2"), retry_at=Wall(seed.NOW + 4), action=Action.DEGRADE, level=Level.DEGRADED,
+        delays=2,
+    )  # fmt: skip
+    await api.seeds.put(keys.recovery(digest, seed.NODE), record)
+    (failure,) = (await api.explain("smol"))["failures"]
+    assert (failure["action"], failure["level"], failure["delays"], failure["profile"]) == (
+        "degrade", "degraded", 2, "main",
+    )  # fmt: skip
 
 
 async def test_while_the_operators_switch_is_thrown_that_is_the_advice(api: Api) -> None:
@@ -179,6 +293,10 @@ def holder(name: str, priority: int) -> HolderRow:
     return HolderRow(model=name, replica="r", state="ready", memory=4 * GIB, priority=priority, pinned=False)
 
 
+def device(capacity: int, *, budget: int | None = None) -> PlaceDeviceRow:
+    return PlaceDeviceRow(uuid="A", name="L40S", index=0, capacity=capacity, budget=budget, counted=0)
+
+
 def failure(kind: str) -> FailureRow:
     return FailureRow(node="box", kind=kind, reason="x", at=0.0, attempts=1, retry_at=None, quarantined=True)
 
@@ -203,6 +321,39 @@ def failure(kind: str) -> FailureRow:
             [],
             "declare less `memory`",
         ),
+        (model(ModelState.UNSCHEDULABLE), [place("cordoned")], [], "`llmgw uncordon box`"),
+        (model(ModelState.UNSCHEDULABLE), [place("unreachable")], [], "box: it stopped reporting"),
+        (model(ModelState.UNSCHEDULABLE), [place("too few devices")], [], "fewer `devices`"),
+        (model(ModelState.UNSCHEDULABLE), [place("placement", detail="pool")], [], "`placement` rules it out (pool)"),
+        (model(ModelState.UNSCHEDULABLE), [place("quarantined here")], [], "`llmgw reset m`"),
+        (model(ModelState.UNSCHEDULABLE), [place("group", detail="with x")], [], "never share a node (with x)"),
+        (model(ModelState.UNSCHEDULABLE), [place("draft", detail="d")], [], "its draft model has to be there too"),
+        (
+            model(ModelState.UNSCHEDULABLE),
+            [place("device memory", need=50 * GIB, devices=(device(44 * GIB),))],
+            [],
+            "an accelerator has 44.0 GiB for engines, whatever else is stopped",
+        ),
+        (
+            model(ModelState.UNSCHEDULABLE),
+            [place("device memory", need=40 * GIB, devices=(device(44 * GIB, budget=30 * GIB),))],
+            [],
+            "raise `budget.device`",
+        ),
+        (
+            model(ModelState.UNSCHEDULABLE),
+            [
+                place(
+                    "device memory",
+                    need=40 * GIB,
+                    devices=(device(44 * GIB),),
+                    holders=(holder("host", 9), replace(holder("high", 9), device=20 * GIB)),
+                )
+            ],
+            [],
+            "accelerators are held by high (20.0 GiB, priority 9): a higher `priority`",
+        ),
+        (model(ModelState.FAILED), [], [failure("crash")], "`llmgw reset m` has it tried anew"),
         (model(ModelState.FAILED), [], [failure("oom")], "it ran out of memory: lower its `context`"),
         (model(ModelState.FAILED), [], [failure("hang")], "raise its `start_timeout`"),
         (model(ModelState.LOADING), [], [failure("crash")], "`llmgw logs --previous m`"),
@@ -214,3 +365,9 @@ def test_there_is_advice_for_whatever_keeps_a_model_from_serving(
     row: ModelRow, places: list[PlaceRow], failures: list[FailureRow], said: str
 ) -> None:
     assert any(said in line for line in advice(row, (), places, failures, stopped=False))
+
+
+def test_nodes_that_a_model_is_kept_from_are_no_news_where_others_could_take_it() -> None:
+    nodes = [place("placement", detail="pool"), place("cordoned")]
+    said = list(advice(model(ModelState.UNSCHEDULABLE), (), nodes, (), stopped=False))
+    assert said == ["box: `llmgw uncordon box` takes it back into use"]

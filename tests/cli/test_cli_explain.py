@@ -10,8 +10,20 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
-from llmgw.admin.stories import ExplainOutput, FailureRow, FileRow, HolderRow, PlaceRow, ProfileRow
-from llmgw.cli.explain import story
+from llmgw.admin.plans import RejectionRow
+from llmgw.admin.shapes import CordonRow
+from llmgw.admin.stories import (
+    DemandRow,
+    ExplainOutput,
+    FailureRow,
+    FallbackRow,
+    FileRow,
+    HolderRow,
+    PlaceDeviceRow,
+    PlaceRow,
+    ProfileRow,
+)
+from llmgw.cli.story import story
 from llmgw.units import GIB, MIB
 
 SCHEMA = Path(__file__).parents[2] / "schemas" / "output" / "explain.v1.schema.json"
@@ -84,6 +96,121 @@ def test_refusals_files_and_failures_are_told_with_their_figures(ask: Any) -> No
     assert "next try in 5.0s" in text
     assert "failed once on den" in text
     assert "not tried again before something changes" in text
+
+
+DEMAND = DemandRow(
+    base=1, ceiling=3, window="mon-fri 08:00-19:00", changes_at=NOW + 3600, time_zone="Europe/Berlin", extra=1,
+    busy_since=NOW - 4, quiet_since=None, up_after=30.0, down_after=300.0, ready=1, starting=1, running=4, waiting=2,
+    held=1, measured=8, on_demand=False, asked_at=None, used_at=None, idle_timeout=900.0, unloads_at=None,
+    suspended=False,
+)  # fmt: skip
+
+
+def test_demand_windows_and_scaling_are_told(ask: Any) -> None:
+    text = told(ask, demand=DEMAND)
+    assert (
+        "replicas     1 to 3 by the window mon-fri 08:00-19:00, until that changes in 1h (Europe/Berlin); 1 ready, "
+        "1 on the way\n" in text
+    )
+    assert (
+        "load         4 requests running, 2 waiting, 1 of them at the gateway; one replica holds 8 at once, as measured"
+        in text
+    )
+    assert "scaling      1 beyond the least; busy since 4.0s ago: one more when that lasted 30s" in text
+    assert "asked for" not in text
+    quiet = told(ask, demand=replace(DEMAND, busy_since=None, quiet_since=NOW - 60, suspended=True))
+    assert "quiet since 1m ago: one less when that lasted 5m" in quiet
+    assert "suspended: as it is, nothing is launched or stopped" in quiet
+
+
+def test_an_on_demand_model_tells_when_it_was_asked_for_and_when_it_goes(ask: Any) -> None:
+    demand = replace(DEMAND, on_demand=True, window=None, changes_at=None, base=0, ceiling=1, extra=0)
+    assert "asked for    never: it is loaded for the first request" in told(ask, demand=demand)
+    asked = replace(demand, asked_at=NOW - 60, used_at=NOW - 20, unloads_at=NOW + 880)
+    assert "asked for    last 1m ago, last used 20s ago; unloaded when idle for 15m: in 14m40s" in told(
+        ask, demand=asked
+    )
+    assert "last 1m ago, last used 20s ago; loaded for the next request" in told(
+        ask, demand=replace(asked, unloads_at=None)
+    )
+
+
+def test_fallbacks_and_levels_are_told(ask: Any) -> None:
+    first = ProfileRow(name="gpu", engine="vllm", engine_version="0.11", context=8192, parallel=4, devices=2)
+    second = replace(first, name="cpu", engine="cpu", engine_version=None, devices=0)
+    text = told(
+        ask, fallback=FallbackRow(model="gemma", serves=True), stands_in_for=("other",), level="degraded",
+        profile=first, profiles=(first, second),
+    )  # fmt: skip
+    assert "fallback     gemma serves in its place now" in text
+    assert "serves for   other, which cannot be had now" in text
+    assert (
+        "profile      gpu: engine vllm 0.11, 2 accelerators, context of 8192 tokens, 4 at once, level degraded" in text
+    )
+    assert "             or cpu: engine cpu, context of 8192 tokens, 4 at once" in text
+    idle = told(ask, fallback=FallbackRow(model="gemma", serves=False))
+    assert "fallback     gemma would serve in its place if recovery gave up" in idle
+
+
+def test_accelerators_and_what_evicting_could_free_are_told(ask: Any) -> None:
+    refusals = (
+        RejectionRow(node="box", reason="device memory", need=9 * GIB, have=6 * GIB, freeable=8 * GIB, detail=""),
+        RejectionRow(node="box", reason="engine unavailable", need=0, have=0, freeable=0, detail="no cpu"),
+    )
+    place = PlaceRow(
+        node="box", verdict="refused", reason="device memory", need=9 * GIB, have=6 * GIB, detail="",
+        capacity=29 * GIB, budget=None, held=8 * GIB, refusals=refusals,
+        devices=(PlaceDeviceRow(uuid="A", name="L40S", index=1, capacity=44 * GIB, budget=40 * GIB, counted=34 * GIB),),
+        holders=(
+            HolderRow(
+                model="big", replica="r", state="ready", memory=GIB, priority=0, pinned=False, device=34 * GIB,
+                devices=("A",),
+            ),
+        ),
+    )  # fmt: skip
+    text = told(ask, places=(place,))
+    assert "box          refused; engines hold 8.0 GiB of the 29.0 GiB there is for them" in text
+    assert (
+        "            refused: device memory (needs 9.0 GiB, has 6.0 GiB; evicting what may give way would make 8.0 GiB)"
+        in text
+    )
+    assert "             refused: engine unavailable: no cpu" in text
+    assert "             L40S #1: 34.0 GiB counted of 40.0 GiB for engines" in text
+    assert "             34.0 GiB of accelerators' and 1.0 GiB by big (ready, priority 0)" in text
+    here = told(ask, places=(replace(place, verdict="placed", refusals=refusals[:1]),))
+    assert "box          placed here; engines hold" in here
+    assert "             no further one: device memory (needs 9.0 GiB" in here
+    cordoned = replace(place, verdict="open", refusals=(), cordon=CordonRow(at=NOW, by="ann", drain=True))
+    assert "box          nothing against it; being drained by ann; engines hold" in told(ask, places=(cordoned,))
+
+
+def test_of_many_nodes_some_are_told_and_the_rest_counted(ask: Any) -> None:
+    place = PlaceRow(
+        node="n", verdict="open", reason="", need=0, have=0, detail="", capacity=GIB, budget=None, held=0, holders=()
+    )
+    text = told(ask, places=tuple(replace(place, node=f"n{number:02}") for number in range(23)))
+    assert "n19" in text
+    assert "n20" not in text
+    assert "and 3 more nodes; -o json has all" in text
+
+
+def test_a_failure_tells_what_it_led_to(ask: Any) -> None:
+    failure = FailureRow(
+        node="box", kind="oom", reason="killed", at=NOW - 60, attempts=1, retry_at=NOW + 5, quarantined=False,
+        action="degrade", level="degraded", delays=1, profile="gpu",
+    )  # fmt: skip
+    text = told(ask, failures=(failure,))
+    assert "failures     failed 2 times in a row on box as profile gpu, last 1m ago (oom)" in text
+    assert "             shrunk, next at level degraded: next try in 5.0s" in text
+
+
+def test_a_replica_tells_its_accelerators_by_name(ask: Any) -> None:
+    base = msgspec.json.decode(ask("explain", "qwen", "--json").out, type=ExplainOutput)
+    device = PlaceDeviceRow(uuid="A", name="L40S", index=1, capacity=44 * GIB, budget=None, counted=9 * GIB)
+    replica = replace(base.replicas[0], devices=("A", "B"), footprint_device=9 * GIB)
+    text = told(ask, replicas=(replica,), places=(replace(base.places[0], devices=(device,)),))
+    assert ", on L40S #1 and B, pid 4242" in text
+    assert "300.0 MiB of the host's and 9.0 GiB of accelerators' counted" in text
 
 
 def test_text_from_elsewhere_cannot_steer_the_terminal(ask: Any, daemon: Any) -> None:

@@ -1,0 +1,74 @@
+"""Nodes as one model sees them: where it is, or why not there, and who holds the memory. Pure."""
+
+from collections.abc import Iterable, Iterator
+
+from llmgw.admin import node_views
+from llmgw.admin.node_views import Resident
+from llmgw.admin.planning import rejection_row
+from llmgw.admin.reading import Seen
+from llmgw.admin.stories import HolderRow, PlaceDeviceRow, PlaceRow
+from llmgw.catalog.spec import ModelSpec
+from llmgw.facts import NodeReport
+from llmgw.ids import ModelName
+from llmgw.plan import ModelStatus
+from llmgw.schedule import room
+from llmgw.units import Bytes
+
+
+def places(seen: Seen, spec: ModelSpec, told: ModelStatus | None) -> tuple[PlaceRow, ...]:
+    """Those that it is on first, then by name."""
+    rows = [_place(seen, spec, seen.reports[node], told) for node in sorted(seen.reports)]
+    return tuple(sorted(rows, key=lambda row: row.verdict != "placed"))
+
+
+def _place(seen: Seen, spec: ModelSpec, report: NodeReport, told: ModelStatus | None) -> PlaceRow:
+    its, here = node_views.policy(seen, report.node), node_views.residents(seen, report.node)
+    held = Bytes(sum(each.host for each in here))
+    capacity = room.capacity(report.memory, its.reserve.host, held)
+    refusals = tuple(rejection_row(each) for each in told.rejections if each.node == report.node) if told else ()
+    first = refusals[0] if refusals else None
+    placed = any(each.model == spec.name for each in here)
+    return PlaceRow(
+        node=report.node,
+        verdict="placed" if placed else "refused" if first is not None else "open",
+        reason=first.reason if first is not None else "",
+        need=first.need if first is not None else 0,
+        have=first.have if first is not None else 0,
+        detail=first.detail if first is not None else "",
+        capacity=capacity,
+        budget=None if its.budget.host is None else room.allowed(capacity, its.budget.host),
+        held=held,
+        holders=tuple(_holder(seen, each) for each in here if each.model != spec.name),
+        pool=its.pool,
+        cordon=node_views.cordon_row(seen.cordons.get(report.node)),
+        refusals=refusals,
+        devices=tuple(_devices(seen, report, here)),
+    )
+
+
+def _devices(seen: Seen, report: NodeReport, here: Iterable[Resident]) -> Iterator[PlaceDeviceRow]:
+    its = node_views.policy(seen, report.node)
+    for device in room.usable(report):
+        counted = Bytes(sum(each.on(device.uuid) for each in here))
+        yield PlaceDeviceRow(
+            uuid=device.uuid,
+            name=device.name,
+            index=device.index,
+            capacity=room.device_capacity(device, its.reserve.device, counted),
+            budget=its.budget.device,
+            counted=counted,
+        )
+
+
+def _holder(seen: Seen, each: Resident) -> HolderRow:
+    spec = seen.models.get(ModelName(each.model))
+    return HolderRow(
+        model=each.model,
+        replica=each.id,
+        state=each.state,
+        memory=each.host,
+        priority=spec.priority if spec else 0,
+        pinned=spec.pinned if spec else False,
+        device=each.footprint.device if each.footprint is not None else 0,
+        devices=each.devices,
+    )
