@@ -149,7 +149,7 @@ def _step(
 
 def _busy(load: ModelLoad, measured: int | None, settings: ScalingSettings) -> bool:
     replicas = max(load.ready, 1)
-    if load.waiting and load.waiting / replicas >= settings.up_waiting:
+    if load.waiting / replicas >= settings.up_waiting:
         return True
     return measured is not None and load.running + load.waiting > measured * replicas
 

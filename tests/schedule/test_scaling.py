@@ -164,6 +164,11 @@ def test_no_step_says_nothing() -> None:
     assert text_of(ScalingState(extra=1), BUSY, base=0) is None
 
 
+def test_without_a_measurement_none_is_told() -> None:
+    up = text_of(ScalingState(busy_since=ago(31)), BUSY)
+    assert up == "1 to 2 replicas: 2 requests wait and 4 run on 1, busy for 31s; at most 3"
+
+
 # loads
 
 
@@ -234,7 +239,9 @@ def test_an_on_demand_model_scales_while_it_is_asked_for() -> None:
 
 def test_a_suspended_model_keeps_its_extra_and_takes_no_step() -> None:
     held = model("a", suspend=True, scaling=ScalingSpec(max=3))
-    assert stepped(held, state=ScalingState(extra=1, busy_since=ago(UP)))[0] == {"a": ScalingState(extra=1)}
+    state = ScalingState(extra=1, busy_since=ago(UP))
+    assert stepped(held, state=state)[0] == {"a": ScalingState(extra=1)}
+    assert stepped(replace(held, scaling=ScalingSpec(min=0, max=3)), state=state)[0] == {"a": ScalingState(extra=1)}
 
 
 def test_what_was_measured_where_its_replicas_run_counts() -> None:
@@ -242,10 +249,25 @@ def test_what_was_measured_where_its_replicas_run_counts() -> None:
     held = Concurrency(requests=8, at=NOW.wall, ttft=Seconds(1), itl=Seconds(0.1), tokens_per_second=9.0)
     here, elsewhere = (spec_of(scaled), NODE), (spec_of(scaled), NodeName("other"))
     cat, world = catalog(scaled, scaling=SETTINGS), observed(replica(scaled, running=9))
+    assert step_all(cat, world, {}, {}, {}, {here: replace(held, requests=10)}, NOW)[0] == {}
     small = observed(replace(replica(scaled, running=9), level=Level.DEGRADED))
     assert step_all(cat, world, {}, {}, {}, {here: held}, NOW)[0] == {"a": ScalingState(busy_since=NOW.wall)}
     assert step_all(cat, world, {}, {}, {}, {elsewhere: held}, NOW)[0] == {}
     assert step_all(cat, small, {}, {}, {}, {here: held}, NOW)[0] == {}
+    coming = observed(replica(scaled, phase=Phase.STARTING))
+    patient = catalog(scaled, scaling=replace(SETTINGS, up_waiting=9))
+    assert step_all(patient, coming, {A: 3}, {}, {}, {here: replace(held, requests=1)}, NOW)[0] == {}, "not ready"
+
+
+def test_of_replicas_measured_differently_the_mean_counts() -> None:
+    scaled = model("a", scaling=ScalingSpec(max=3))
+    held = Concurrency(requests=2, at=NOW.wall, ttft=Seconds(1), itl=Seconds(0.1), tokens_per_second=9.0)
+    other = NodeName("other")
+    measured = {(spec_of(scaled), NODE): held, (spec_of(scaled), other): replace(held, requests=6)}
+    for running, busy in ((4, False), (5, True)):
+        world = observed(replica(scaled, "1", running=running), replace(replica(scaled, "2", running=4), node=other))
+        states, _ = step_all(catalog(scaled), world, {}, {}, {}, measured, NOW)
+        assert (states == {"a": ScalingState(busy_since=NOW.wall)}) == busy
 
 
 # properties
