@@ -229,6 +229,8 @@ class _Up:
         foresight = Foresight(
             store=store,
             path=options.catalog,
+            live=live,
+            liveness=controller.liveness,
             engines=engines,
             clock=clock,
             node=options.node,

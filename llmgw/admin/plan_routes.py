@@ -10,7 +10,7 @@ from starlette.responses import Response
 from llmgw.admin import reading
 from llmgw.admin.answers import answer
 from llmgw.admin.bodies import read_body
-from llmgw.admin.planning import plan_output
+from llmgw.admin.planning import plan_output, route_rows
 from llmgw.admin.plans import PlanOutput, PlanRequest
 from llmgw.admin.views import problem_rows
 from llmgw.catalog.load import Loaded
@@ -23,8 +23,9 @@ from llmgw.units import MIB
 MAX_CATALOG = 64 * MIB
 """Bytes of a catalog in JSON: more than any that can be loaded comes to."""
 
-Foresee = Callable[[Catalog | None], Awaitable[tuple[Forecast, Loaded]]]
-"""Of a catalog, or of the followed one as it stands on disk. Raises CatalogInvalid, CatalogUnreadable."""
+Foresee = Callable[[Catalog | None], Awaitable[tuple[Forecast, Loaded, Catalog | None]]]
+"""Of a catalog, or of the followed one as it stands on disk; with what loading it had to say, and what is in force.
+Raises CatalogInvalid, CatalogUnreadable."""
 
 
 def plan_routes(store: Store, foresee: Foresee | None) -> APIRouter:
@@ -40,10 +41,11 @@ def plan_routes(store: Store, foresee: Foresee | None) -> APIRouter:
         followed = seen.status.source if seen.status is not None else None
         source = asked.source if asked.catalog is not None else followed
         try:
-            forecast, loaded = await foresee(asked.catalog)
+            forecast, loaded, before = await foresee(asked.catalog)
         except CatalogInvalid as error:
             return answer(PlanOutput(valid=False, source=source, problems=problem_rows(error.problems)))
-        told = plan_output(forecast, in_force=seen.applied.revision if seen.applied else None)
+        routes = route_rows(before, loaded.catalog) if before is not None else ()
+        told = plan_output(forecast, in_force=before.revision if before is not None else None, routes=routes)
         return answer(replace(told, source=source, warnings=problem_rows(loaded.warnings)))
 
     return routes

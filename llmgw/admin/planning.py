@@ -18,6 +18,9 @@ from llmgw.admin.plans import (
     RouteRow,
     WaitingRow,
 )
+from llmgw.catalog.diff import Change, ChangeKind, diff
+from llmgw.catalog.leaves import Effect
+from llmgw.catalog.spec import Catalog
 from llmgw.facts import DeviceFact, NodeReport, Observed, Phase, ReplicaFact
 from llmgw.ids import ModelName, NodeName, ReplicaId
 from llmgw.plan import Reason, Rejection, Unschedulable
@@ -70,6 +73,26 @@ def plan_output(
         models=tuple(_models(seen)),
         nodes=tuple(_node(seen, name) for name in sorted(seen.begin.observed.nodes)),
     )
+
+
+def route_rows(before: Catalog, after: Catalog) -> tuple[RouteRow, ...]:
+    """What changes how requests are treated, and restarts nothing, by model."""
+    rows: dict[ModelName, list[str]] = {}
+    for change in diff(before, after):
+        if change.model is not None and change.effect is Effect.ROUTING:
+            rows.setdefault(change.model, []).append(_change(change))
+    return tuple(RouteRow(model=model, changes=tuple(changes)) for model, changes in rows.items())
+
+
+def _change(change: Change) -> str:
+    """`aliases: + fast`, `profiles.gpu.weight: 1 -> 2`"""
+    match change.kind:
+        case ChangeKind.ADDED:
+            return f"{change.path}: + {change.new}"
+        case ChangeKind.REMOVED:
+            return f"{change.path}: - {change.old}"
+        case ChangeKind.CHANGED:
+            return f"{change.path}: {change.old} -> {change.new}"
 
 
 def _actions(seen: Forecast) -> Iterator[ActionRow]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from llmgw.catalog.live import LiveCatalog
 from llmgw.catalog.load import Loaded, load_catalog
 from llmgw.catalog.source import read_source
 from llmgw.catalog.spec import Catalog, WeightsSpec
@@ -13,6 +14,7 @@ from llmgw.engine.manager import Engines
 from llmgw.engine.sizes import Sizes
 from llmgw.facts import NodeReport, WeightsFact
 from llmgw.ids import NodeName
+from llmgw.reconcile.liveness import Liveness
 from llmgw.reconcile.observe import Seen, observe
 from llmgw.schedule.forecast import Forecast, forecast
 from llmgw.schedule.think import Known
@@ -24,13 +26,15 @@ Look = Callable[[Iterable[WeightsSpec]], tuple[WeightsFact, ...]]
 
 
 class Foresight:
-    """Answers over one store. `path`: of the catalog that is followed; `look`: at the files of `node`."""
+    """Answers over one store. `path`: of the catalog that `live` follows; `look`: at the files of `node`."""
 
     def __init__(
         self,
         *,
         store: Store,
         path: Path,
+        live: LiveCatalog,
+        liveness: Liveness,
         engines: Engines,
         clock: Clock,
         node: NodeName,
@@ -38,21 +42,24 @@ class Foresight:
     ) -> None:
         self._store = store
         self._path = path
+        self._live = live
+        self._liveness = liveness
         self._engines = engines
         self._clock = clock
         self._node = node
         self._look = look
 
-    async def foresee(self, catalog: Catalog | None) -> tuple[Forecast, Loaded]:
-        """Of `catalog`, or of the followed one as it stands on disk, with what loading that had to say.
+    async def foresee(self, catalog: Catalog | None) -> tuple[Forecast, Loaded, Catalog | None]:
+        """Of `catalog`, or of the followed one as it stands on disk, with what loading that had to say, and what is in
+        force before it.
 
         Raises CatalogInvalid and CatalogUnreadable, and what reading the store raises.
         """
         loaded = Loaded(catalog=catalog) if catalog is not None else await asyncio.to_thread(self._load)
-        now, sizes = self._clock.now(), Sizes(self._engines)
-        seen = await observe(self._store, sizes, loaded.catalog, now)
+        before, now, sizes = self._live.current, self._clock.now(), Sizes(self._engines)
+        seen = await observe(self._store, sizes, loaded.catalog, now, liveness=self._liveness)
         known = await asyncio.to_thread(self._known, seen, loaded.catalog, sizes)
-        return await asyncio.to_thread(forecast, known, now), loaded
+        return await asyncio.to_thread(forecast, known, now), loaded, before
 
     def _load(self) -> Loaded:
         return load_catalog(read_source(self._path), self._engines.rules(), canonical=canonical)

@@ -74,6 +74,11 @@ class Controller:
         self.passes = 0
         self.meters = Meters()
 
+    @property
+    def liveness(self) -> Liveness:
+        """Who still reports, as the passes have it."""
+        return self._liveness
+
     def trigger(self) -> None:
         """Ask for a pass: after a catalog swap, say."""
         self._trigger.set()

@@ -69,6 +69,24 @@ def test_what_is_planned_is_what_then_happens_and_then_there_is_nothing_to_do(
     assert planned(daemon, code=0)["actions"] == []
 
 
+def test_what_changes_routes_alone_is_told_and_restarts_nothing(daemon: Daemon, repo: Repo, tmp_path: Path) -> None:
+    before = {name: row["id"] for name, row in daemon.replicas().items()}
+    other = tmp_path / "other"
+    other.mkdir()
+    named = command("a").replace("name: a\n", "name: a\naliases: [fast]\ndescription: quick\n")
+    (other / "all.yaml").write_text("---\n".join([named, command("b")]))
+    plan = planned(daemon, str(other), code=2)
+    assert plan["actions"] == []
+    ((model, changes),) = [(row["model"], row["changes"]) for row in plan["routes"]]
+    assert (model, len(changes)) == ("a", 1)
+    assert "aliases" in changes[0]
+    assert "fast" in changes[0]
+    commit = repo.commit({"a.yaml": named})
+    eventually(lambda: daemon.seen("status")["catalog"]["applied"] == commit, what="the alias in force")
+    assert planned(daemon, str(other), code=0)["routes"] == []
+    assert {name: row["id"] for name, row in daemon.replicas().items()} == before
+
+
 def test_the_daemons_own_catalog_is_planned_as_it_stands_on_disk(daemon: Daemon, repo: Repo) -> None:
     lock = repo.path / ".git" / "index.lock"  # while it is there the daemon takes nothing in, for ten seconds
     lock.touch()
