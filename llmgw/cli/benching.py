@@ -5,24 +5,27 @@ cluster's secret, as the gateway does it; so this works on a machine that has th
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from llmgw.admin.capacities import BenchOutput, BenchStepRow, CapacitiesOutput, CapacityRequest
 from llmgw.admin.shapes import ModelRow, ReplicaRow
 from llmgw.admin.stories import ExplainOutput
 from llmgw.catalog.schemas import did_you_mean
-from llmgw.cli.capacity import Step, best
+from llmgw.cli.capacity import SHARE, Step, best, percentile
 from llmgw.cli.client import AdminClient
 from llmgw.cli.engine_client import EngineClient, EngineLost, EngineRefused
-from llmgw.cli.load import Prompts
+from llmgw.cli.load import Prompts, watched
 from llmgw.cli.measure import BenchFailed, Limits, find_ask, measure
 from llmgw.clock import SystemClock
 from llmgw.engine.api import engine_key
 from llmgw.facts import Level, Phase
 from llmgw.ids import ReplicaId
 from llmgw.statedir import StateDir
+
+_TELLS: Final = 0.2  #: the share of a target that this process may be late by
 
 
 class Progress(Protocol):
@@ -67,15 +70,18 @@ class Bench:
             ask = await find_ask(client, self.replica.model, limits, prompts)
         except (EngineRefused, EngineLost) as error:
             raise BenchFailed(f"replica {self.replica.id} cannot be measured: {error}") from error
-        steps = await measure(
-            ask,
-            prompts,
-            limits,
-            SystemClock(),
-            told=progress.step,
-            progress=progress.requests,
-            check=lambda: self._look(progress),
-        )
+        async with watched() as late:
+            steps = await measure(
+                ask,
+                prompts,
+                limits,
+                SystemClock(),
+                told=progress.step,
+                progress=progress.requests,
+                check=lambda: self._look(progress),
+            )
+        if (text := too_late(late, limits)) is not None:
+            self._warn(text, progress)
         return tuple(sorted(steps, key=lambda step: step.at_once))
 
     async def _look(self, progress: Progress, *, busy: int = 0) -> None:
@@ -89,8 +95,11 @@ class Bench:
         others = max(busy, flying.get(self.replica.id, 0))
         if others and not self.warnings:
             what = "another request is" if others == 1 else f"{others} other requests are"
-            self.warnings.append(f"{what} in flight on the replica: it holds more than these figures say")
-            progress.warn(self.warnings[-1])
+            self._warn(f"{what} in flight on the replica: it holds more than these figures say", progress)
+
+    def _warn(self, text: str, progress: Progress) -> None:
+        self.warnings.append(text)
+        progress.warn(text)
 
     def keep(self, steps: tuple[Step, ...]) -> bool:
         """Have the daemon keep it; False: the replica was shrunk to fit, which says nothing of a full one.
@@ -132,12 +141,23 @@ class Bench:
         )
 
 
+def too_late(late: Sequence[float], limits: Limits) -> str | None:
+    """A warning where this process was late itself by a part of the target that tells; None: it was not."""
+    found = percentile(late, SHARE) or 0.0
+    if found <= _TELLS * min(limits.target.itl, limits.target.ttft):
+        return None
+    return (
+        f"this machine is so busy that this command itself was late by {found * 1000:.0f} ms: "
+        "the replica is faster than these figures say"
+    )
+
+
 def choose(model: ModelRow, rows: tuple[ReplicaRow, ...], profile: str | None, replica: str | None) -> ReplicaRow:
-    """The replica asked for, else the one with the least to do. Raises BenchFailed, saying what there is."""
+    """The replica asked for, else a full one, with the least to do. Raises BenchFailed, saying what there is."""
     wanted = [row for row in rows if replica in (None, row.id) and profile in (None, row.profile)]
     ready = [row for row in wanted if row.state == Phase.READY and row.url is not None]
     if ready:
-        return min(ready, key=lambda row: ((row.running or 0) + (row.waiting or 0), row.id))
+        return min(ready, key=lambda row: (row.level != Level.FULL, (row.running or 0) + (row.waiting or 0), row.id))
     if replica is not None and all(row.id != replica for row in rows):
         hint = did_you_mean(replica, [row.id for row in rows]) or f"; `llmgw explain {model.name}` lists what there is"
         raise BenchFailed(f"{model.name} has no replica {replica}{hint}")

@@ -2,7 +2,8 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -18,6 +19,7 @@ Ask = Callable[[str], AsyncGenerator[Text | Count, None]]
 LEAST: Final = 12  #: requests of a step
 ROUNDS: Final = 2  #: requests of each client in a step
 PATIENCE: Final = 30.0  #: seconds without a piece, at least, after which a request counts as failed
+_LOOK: Final = 0.02  #: seconds between looks at how late this process is
 _AFTER_ERROR: Final = 0.1  #: seconds: an engine that refuses at once must not be hammered
 
 
@@ -38,6 +40,26 @@ class Prompts:
         """Fit the texts' length to what the engine counted of the last one, its chat template included."""
         if counted:
             self._count = max(1, round(self._count + (self._tokens - counted)))
+
+
+@asynccontextmanager
+async def watched() -> AsyncIterator[list[float]]:
+    """How late this process is, in seconds, looked at all the time: what is late here looks late in the engine."""
+    late: list[float] = []
+
+    async def look() -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + _LOOK
+            await asyncio.sleep(_LOOK)
+            late.append(max(0.0, loop.time() - due))
+
+    looking = asyncio.ensure_future(look())
+    try:
+        yield late
+    finally:
+        looking.cancel()
+        await asyncio.wait({looking})
 
 
 async def one(ask: Ask, prompt: str, clock: Clock, patience: float, heard: Callable[[], None]) -> Sample:

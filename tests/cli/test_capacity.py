@@ -1,6 +1,7 @@
 """What a replica holds: the search on engines whose behaviour is known, in made-up time."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 
@@ -9,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from virtual_time import LoopClock, run
 
+from llmgw.cli.benching import too_late
 from llmgw.cli.capacity import Sample, Step, Target, Verdict, best, is_lost, judge, next_at_once, percentile
 from llmgw.cli.engine_client import Count, EngineLost, Text
-from llmgw.cli.load import Loading, Prompts, one
+from llmgw.cli.load import Loading, Prompts, one, watched
 from llmgw.cli.measure import BenchFailed, Limits, measure, missed
 
 TARGET = Target(ttft=2.0, itl=0.1)
@@ -228,6 +230,21 @@ def test_an_interrupt_breaks_every_request_off() -> None:
         assert engine.running == 0
 
     run(work())
+
+
+def test_a_process_that_is_late_itself_finds_that_out() -> None:
+    async def work() -> list[float]:
+        async with watched() as late:
+            for _ in range(5):
+                await asyncio.sleep(0.01)
+                time.sleep(0.03)  # so is a machine that is too busy
+        return late
+
+    late = asyncio.run(work())
+    assert max(late) > 0.01
+    assert "was late by" in (too_late(late, Limits(target=Target(ttft=2, itl=0.01))) or "")
+    assert too_late(late, Limits(target=Target(ttft=2000, itl=1000))) is None
+    assert too_late([], Limits(target=TARGET)) is None
 
 
 @given(st.integers(0, 500), st.integers(1, 500))

@@ -22,7 +22,9 @@ from llmgw.store import keys
 from llmgw.units import Wall
 
 SPEC = spec_digest(seed.QWEN, seed.profile())
-FAST = ("--requests", "3", "--max-tokens", "4", "--max-concurrency", "2")
+EASY = ("--ttft", "60s", "--itl", "30s")  #: on a machine that is busy with other things, too
+FAST = (*EASY, "--requests", "3", "--max-tokens", "4", "--max-concurrency", "1")
+TWO = (*FAST[:-1], "2")
 
 
 @pytest.fixture
@@ -54,12 +56,14 @@ def bench(cli: Any, daemon: Any) -> Any:
 
 def test_what_a_replica_holds_is_measured_kept_and_shown(bench: Any, engine: StubEngine, tmp_path: Path) -> None:
     chart = tmp_path / "chart.svg"
-    ran = bench("default", *FAST, "--chart", chart)
+    ran = bench("default", *TWO, "--chart", chart)
     assert ran.code == 0, ran.err
     rows = [line.split() for line in ran.out.splitlines()]
     assert rows[0][:2] == ["AT", "ONCE"]
     assert [row[0] for row in rows[1:3]] == ["1", "2"]
-    assert "qwen holds 2 requests at once on gpu-1 within 2 s to the first token and 100 ms between tokens" in ran.out
+    assert (
+        "qwen holds 2 requests at once on gpu-1 within 60 s to the first token and 30000 ms between tokens" in ran.out
+    )
     assert "(more were not tried: --max-concurrency)" in ran.out
     assert "scaling counts with it" in ran.out
     assert "1 at once: first token" in ran.err
@@ -70,7 +74,7 @@ def test_what_a_replica_holds_is_measured_kept_and_shown(bench: Any, engine: Stu
 
 
 def test_the_json_has_every_step_and_follows_its_schema(bench: Any, engine: StubEngine) -> None:
-    ran = bench("qwen", *FAST, "--json")
+    ran = bench("qwen", *TWO, "--json")
     assert ran.code == 0, ran.err
     told = json.loads(ran.out)
     Draft202012Validator(schema_of("bench")).validate(told)
@@ -82,7 +86,7 @@ def test_the_json_has_every_step_and_follows_its_schema(bench: Any, engine: Stub
 
 
 def test_each_request_is_one_that_the_gateway_might_send(bench: Any, engine: StubEngine) -> None:
-    bench("qwen", *FAST)
+    bench("qwen", *TWO)
     assert {path for path, _ in engine.requests} == {"/v1/chat/completions"}
     bodies = [body for _, body in engine.requests]
     assert all(body["stream"] and body["max_tokens"] == 4 and body["model"] == "qwen" for body in bodies)
