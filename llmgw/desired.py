@@ -6,7 +6,7 @@ ceiling bounds the sum.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from math import inf, nextafter
@@ -55,8 +55,8 @@ def demand(
     for replica in replicas:
         ask, used = current.get(replica.model), _used(replica, observed, now.wall)
         if ask is not None and used is not None and (ask.used is None or ask.used < used):
-            current[replica.model] = Ask(asked=ask.asked, used=used)
-    return current
+            current[replica.model] = replace(ask, used=used)
+    return {name: _with_since(ask) for name, ask in current.items()}
 
 
 def desired(
@@ -197,6 +197,7 @@ def _wish(model: ModelName, bounds: Bounds, ask: Ask | None, extra: int) -> Wish
         on_demand=bounds.on_demand,
         waited=bounds.waited,
         asked=None if ask is None else ask.asked,
+        since=None if ask is None or not bounds.waited else ask.since or ask.asked,
     )
 
 
@@ -212,7 +213,13 @@ def _on_demand(catalog: Catalog, name: ModelName) -> bool:
 def _clamped(ask: Ask, now: Wall) -> Ask:
     if ask.last <= now:
         return ask
-    return Ask(asked=min(ask.asked, now), used=None if ask.used is None else min(ask.used, now))
+    used, since = (None if stamp is None else min(stamp, now) for stamp in (ask.used, ask.since))
+    return Ask(asked=min(ask.asked, now), used=used, since=since)
+
+
+def _with_since(ask: Ask) -> Ask:
+    since = (ask.since or ask.asked) if _is_unserved(ask) else None
+    return ask if since == ask.since else replace(ask, since=since)
 
 
 def _used(replica: ReplicaFact, observed: Observed, now: Wall) -> Wall | None:

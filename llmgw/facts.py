@@ -256,6 +256,7 @@ class Ask:
 
     asked: Wall
     used: Wall | None = None
+    since: Wall | None = None  #: the first ask since it was last used: who has waited longest comes first
 
     @property
     def last(self) -> Wall:

@@ -62,6 +62,7 @@ class Wish:
     waited: bool = False  #: a request waits for it, or for what was loaded for one to have served it
     held: bool = False  #: suspended: as it is, nothing launched or stopped
     asked: Wall | None = None  #: the last ask that was counted
+    since: Wall | None = None  #: the first one since it was last used, while a request waits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,4 +107,4 @@ def _later(known: Ask | None, stamp: Wall) -> Ask:
     if known is None:
         return Ask(asked=stamp)
     ahead = stamp < known.asked <= stamp + SKEW
-    return Ask(asked=known.asked if ahead else stamp, used=known.used)
+    return Ask(asked=known.asked if ahead else stamp, used=known.used, since=known.since)

@@ -76,7 +76,7 @@ async def write_demand(store: Store, known: Known, thought: Thought) -> None:
 def _is_worth_writing(before: Ask, after: Ask) -> bool:
     """A model in use is used anew at every pass; its stamp need not reach the disk every time."""
     used = before.used is None or (after.used or Wall(0)) - before.used >= USE_TOLD
-    return after.asked != before.asked or used
+    return (after.asked, after.since) != (before.asked, before.since) or used
 
 
 async def _write_ask(store: Store, model: ModelName, before: Ask | None, ask: Ask | None) -> None:
@@ -92,7 +92,7 @@ async def _write_ask(store: Store, model: ModelName, before: Ask | None, ask: As
             await store.put(keys.ask(model), encode(ask))
             return
         stamps = [used for used in (known.used, ask.used) if used is not None]
-        ask = Ask(asked=max(known.asked, ask.asked), used=max(stamps, default=None))
+        ask = Ask(asked=max(known.asked, ask.asked), used=max(stamps, default=None), since=ask.since)
     await store.put(keys.ask(model), encode(ask))
 
 

@@ -37,10 +37,11 @@ class Claim:
 
     @property
     def order(self) -> tuple[object, ...]:
-        """Of admission: pinned, priority, waited for, a model's first before another's second, last asked for."""
+        """Of admission: pinned, priority, waited for, a model's first before another's second, waiting longest."""
         want = self.want
         return (
-            not want.pinned, -want.priority, want.yields, self.ordinal, -want.last_used, self.model.name,
+            not want.pinned, -want.priority, want.yields, self.ordinal, self.wish.since or 0.0, -want.last_used,
+            self.model.name,
         )  # fmt: skip
 
 
@@ -75,6 +76,7 @@ def claim_of(model: ModelSpec, wish: Wish, *, ordinal: int) -> Claim:
         priority=model.priority,
         last_used=wish.asked or Wall(0),
         yields=wish.on_demand and not wish.waited,
+        on_demand=wish.on_demand,
     )
     return Claim(wish=wish, model=model, want=want, ordinal=ordinal)
 
@@ -193,7 +195,10 @@ class _Sorting:
     def _is_current(
         self, fact: ReplicaFact, model: ModelSpec, specs: Mapping[SpecDigest, tuple[int, ProfileSpec]]
     ) -> bool:
-        if fact.spec not in specs or fact.node in self._drained or not self._filters.allowed(model, fact.node):
+        if fact.spec not in specs:
+            return False
+        beside = (model.name, fact.node) in self._found.drafting  # a companion goes when its primaries are gone
+        if not beside and (fact.node in self._drained or not self._filters.allowed(model, fact.node)):
             return False
         if fact.launched is None or fact.level is Level.FULL:
             return True
@@ -220,7 +225,6 @@ class _Sorting:
             stamps = [stamp for stamp in (last_used, fact.since) if stamp <= now + CLOCK_JUMP]
             settles_at = Wall(max(stamps, default=0.0) + self._catalog.cluster.scaling.min_residency)
             yields = settles_at <= now
-        profile = self._profile_of(fact, model)
         one = Resident(
             fact=fact,
             costs=self._found.costs.get(fact.id, {}),
@@ -236,16 +240,10 @@ class _Sorting:
             settles_at=None if yields else settles_at,
         )
         self._found.staying.append(one)
-        if profile is not None and profile.draft_model is not None:
-            self._found.drafts[fact.id] = profile.draft_model
-            self._found.drafting.add((profile.draft_model, fact.node))
+        if fact.draft is not None:
+            self._found.drafts[fact.id] = fact.draft
+            self._found.drafting.add((fact.draft, fact.node))
         return one
-
-    def _profile_of(self, fact: ReplicaFact, model: ModelSpec) -> ProfileSpec | None:
-        for profile in model.profiles:
-            if profile.name == fact.profile:
-                return profile if fact.level is Level.FULL else self._levels.get((fact.spec, fact.level), profile)
-        return None
 
     def _stop(self, fact: ReplicaFact, reason: Reason) -> None:
         self._found.stops[fact.id] = Stop(replica=fact.id, model=fact.model, node=fact.node, reason=reason)

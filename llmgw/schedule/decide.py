@@ -218,7 +218,7 @@ class _Pass:
         name = claim.model.name
         want = claim.want
         refused: list[Rejection] = []
-        busy: Spot | None = None
+        busy: list[Resident] | None = None
         for way in self._ways(claim.model):
             if (text := self._unknown(way)) is not None:
                 self._plan.wait(name, text)
@@ -232,7 +232,7 @@ class _Pass:
             if spot is not None:
                 self._carry_out(claim, spot)
                 return
-            busy = busy or self._placement.find_by_eviction(way, want, patient=True)
+            busy = busy or self._placement.in_the_way(way, want)
             refused += self._refusals.of(way, want)
         if busy is not None:
             self._wait_for(claim, busy)
@@ -296,7 +296,7 @@ class _Pass:
         open_way = Way(model=way.model, profile=way.profile, spec=way.spec, records=way.records, shut=frozenset())
         spot = self._placement.find(open_way, want, Timing.NOW) or self._placement.find(open_way, want, Timing.SOON)
         if spot is not None:
-            self._promise(spot)
+            self._promise(spot, want)
 
     def _carry_out(self, claim: Claim, spot: Spot) -> None:
         name = claim.model.name
@@ -304,7 +304,7 @@ class _Pass:
             if one.fact.id not in self._plan.stops:
                 self._evict(one, name)
                 self._plan.wait(one.fact.model, f"makes room for {name}")
-        self._promise(spot)
+        self._promise(spot, claim.want)
         if claim.replaces is not None and claim.replaces.fact.id in self._plan.stops:
             self._plan.wait(name, REPLACING)
         elif spot.timing is not Timing.NOW:
@@ -326,8 +326,9 @@ class _Pass:
         names = sorted({one.fact.model for one in spot.evict})
         return f"{FREEING}: {', '.join(names)} makes room" if len(names) == 1 else f"{FREEING} by {', '.join(names)}"
 
-    def _promise(self, spot: Spot) -> None:
+    def _promise(self, spot: Spot, want: Want) -> None:
         place = spot.place
+        place.promised.append((spot.all_costs, want))
         take = place.room.take if spot.timing is Timing.NOW else place.room.promise
         take(spot.all_costs)
         if spot.profile.exclusive:
@@ -355,11 +356,11 @@ class _Pass:
             )
         )
 
-    def _wait_for(self, claim: Claim, busy: Spot) -> None:
+    def _wait_for(self, claim: Claim, busy: Sequence[Resident]) -> None:
         """Those in its way are in use, or came just now: it waits for them, for as long as its clients do."""
-        names = ", ".join(sorted({one.fact.model for one in busy.evict}))
+        names = ", ".join(sorted({one.fact.model for one in busy})) or "others that are waited for"
         self._plan.wait(claim.model.name, f"waiting for memory that is in use by {names}")
-        self._plan.due.extend(one.settles_at for one in busy.evict if one.settles_at is not None)
+        self._plan.due.extend(one.settles_at for one in busy if one.settles_at is not None)
 
     # -- companions
 
@@ -384,9 +385,8 @@ class _Pass:
         if place.name in way.shut:
             self._plan.wait(name, BACKING_OFF)
             return
-        profile = next(one for one in primaries[0].model.profiles if one.draft_model == name)
-        draft = self._placement.draft(profile, place.name)
-        if draft is not None and place.room.fits(draft.costs, pinned=True):
+        draft = self._placement.draft(name, place.name)
+        if draft is not None and place.room.fits(draft.costs):
             place.room.take(draft.costs)
             self._launch(draft, place, f"to draft for {primaries[0].model.name}")
         else:

@@ -3,7 +3,7 @@
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from llmgw.catalog.spec import Catalog, ModelSpec, ProfileSpec
 from llmgw.facts import Footprint, Observed, ReplicaFact
@@ -55,6 +55,19 @@ class Resident:
         )
 
 
+class Claimant(Protocol):
+    """Something that was promised its room."""
+
+    @property
+    def model(self) -> ModelSpec: ...
+
+    @property
+    def priority(self) -> int: ...
+
+    @property
+    def on_demand(self) -> bool: ...
+
+
 @dataclass(slots=True, eq=False)
 class Place:
     """One node."""
@@ -65,6 +78,7 @@ class Place:
     groups: dict[str, set[ModelName]] = field(default_factory=dict)  #: of what stays and what is promised
     going: dict[str, set[ModelName]] = field(default_factory=dict)  #: groups of what is on its way out
     models: dict[ModelName, int] = field(default_factory=dict)  #: replicas that stay or are promised
+    promised: list[tuple[Costs, "Claimant"]] = field(default_factory=list)  #: what is to come, and how it ranks
 
     def add(self, model: ModelSpec) -> None:
         self.models[model.name] = self.models.get(model.name, 0) + 1

@@ -5,20 +5,20 @@ evictions cost least: by the highest priority evicted, their number, their bytes
 where it spreads fewest of its own kind, weights already there, tightest fit, name.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
 
 from llmgw.catalog.spec import Catalog, ModelSpec, ProfileSpec, spec_digest
 from llmgw.facts import Footprint, Level, Observed, RecoveryRecord
-from llmgw.ids import NodeName, SpecDigest
+from llmgw.ids import ModelName, NodeName, SpecDigest
 from llmgw.plan import Levels
 from llmgw.schedule import recovery, residency
 from llmgw.schedule.filters import Eligible, Filters
-from llmgw.schedule.nodes import Nodes, Place, Resident, launch_costs, pick_devices
+from llmgw.schedule.nodes import Claimant, Nodes, Place, Resident, launch_costs, pick_devices
 from llmgw.schedule.residency import HOST, Costs, Item
-from llmgw.schedule.room import share
+from llmgw.schedule.room import Room, share
 from llmgw.units import Instant, Wall
 
 _FEW: Final = 12
@@ -50,6 +50,7 @@ class Want:
     priority: int
     last_used: Wall
     yields: bool  #: nobody waits for it: it takes what is free and drives nothing out
+    on_demand: bool = False
 
     @property
     def pinned(self) -> bool:
@@ -146,7 +147,7 @@ class Placement:
             return None
         draft = None
         if profile.draft_model is not None and not self.draft_for.get((profile.draft_model, node)):
-            draft = self.draft(profile, node)
+            draft = self.draft(profile.draft_model, node)
             if draft is None:
                 return None
         return Fit(profile=profile, level=level, footprint=footprint, draft=draft)
@@ -161,9 +162,9 @@ class Placement:
         level = (small or there[-1:] or [Level.FULL])[0]
         return level, self._levels.get((spec, level), profile)
 
-    def draft(self, profile: ProfileSpec, node: NodeName) -> Draft | None:
-        """The companion for a profile on a node: the first of its profiles that every filter lets run there."""
-        model = self._catalog.models.get(profile.draft_model) if profile.draft_model else None
+    def draft(self, name: ModelName, node: NodeName) -> Draft | None:
+        """A companion on a node: the first of its profiles that every filter lets run there."""
+        model = self._catalog.models.get(name)
         if model is None or self._nodes.places[node].rivals(model, leaving=True):
             return None
         for one in model.profiles:
@@ -278,17 +279,15 @@ class Placement:
 
     # -- in the place of others
 
-    def find_by_eviction(self, way: Way, want: Want, *, patient: bool = False) -> Spot | None:
-        """The node whose evictions cost least. `patient`: as if those that are busy or fresh were not: whether waiting
-        would help. Nothing is evicted for what yields."""
-        if want.yields and not patient:
+    def find_by_eviction(self, way: Way, want: Want) -> Spot | None:
+        """The node whose evictions cost least. Nothing is evicted for what yields."""
+        if want.yields:
             return None
-        eligible = self._filters.eligible(way.model, way.profile)
         best: tuple[tuple[object, ...], Spot] | None = None
-        for name in eligible.names:
+        for name in self._filters.eligible(way.model, way.profile).names:
             if name in way.shut:
                 continue
-            spot = self._evicting(way, want, self._nodes.places[name], patient=patient)
+            spot = self._evicting(way, want, self._nodes.places[name])
             if spot is None:
                 continue
             rank = (self.eviction_cost(spot.evict), self._rank(spot, want))
@@ -302,13 +301,20 @@ class Placement:
         size = sum(sum(one.costs.values()) for one in evicted)
         return (max((one.priority for one in evicted), default=-(2**63)), len(evicted), size)
 
-    def _evicting(self, way: Way, want: Want, place: Place, *, patient: bool) -> Spot | None:
-        movable = [one for one in place.staying if self.gives_way(one, want, patient=patient)]
+    def gives_way(self, resident: Resident, want: Want) -> bool:
+        """Whether it comes after what is wanted in the order of admission, and nothing forces it to stay."""
+        if resident.forced or resident.companion:
+            return False
+        return want.pinned or (-resident.priority, resident.yields) > (-want.priority, want.yields)
+
+    def _evicting(self, way: Way, want: Want, place: Place) -> Spot | None:
+        movable = [one for one in place.staying if self.gives_way(one, want)]
         if not movable:
             return None
         fit = self.fit(way, place.name)
         if fit is None or (fit.level is not Level.FULL and self._filters.unable(fit.profile, place.name) is not None):
             return None
+        movable = [one for one in movable if one.fact.model != fit.profile.draft_model]  # it is to draft for it
         costs = self._costs_among(place, fit, want, movable)
         if costs is None or self._filters.no_disk(fit.profile, place.name) is not None:
             return None
@@ -316,22 +322,8 @@ class Placement:
             place=place, way=way, profile=fit.profile, level=fit.level, footprint=fit.footprint, costs=costs,
             timing=Timing.EVICTING, draft=fit.draft,
         )  # fmt: skip
-        evicted = self._evicted(place, want, spot, patient=patient)
+        evicted = self._evicted(place, want, spot, {one.fact.id for one in movable})
         return None if evicted is None else replace(spot, evict=evicted)
-
-    def gives_way(self, resident: Resident, want: Want, *, patient: bool = False) -> bool:
-        """Whether it comes after what is wanted in the order of admission, and nothing forces it to stay."""
-        if resident.pinned or resident.wish.held or resident.companion:
-            return False
-        if want.pinned:
-            return patient or not resident.busy
-        if patient:
-            return resident.priority < want.priority or (
-                resident.priority == want.priority and resident.wish.on_demand and not want.yields
-            )
-        if resident.busy:
-            return False
-        return (-resident.priority, resident.yields) > (-want.priority, want.yields)
 
     def _costs_among(self, place: Place, fit: Fit, want: Want, movable: Sequence[Resident]) -> Costs | None:
         """What it would take, with the devices chosen on which the least would have to go."""
@@ -346,17 +338,14 @@ class Placement:
         if not fit.profile.devices:
             return {HOST: host}
         each = share(fit.footprint, fit.profile)
-        if fit.profile.exclusive:
-            each = max(1, each)
-        ranked: dict[str, list[tuple[int, str]]] = {}
         penalties: list[tuple[tuple[int, int, int], str]] = []
         for uuid in room.devices:
             hard = room.soon[uuid] - freeable.get(uuid, 0)
             if each > bounds[uuid] - hard or (fit.profile.exclusive and hard > 0):
                 continue
-            penalties.append(
-                (self._penalty(uuid, each, bounds[uuid] - hard, movable, alone=fit.profile.exclusive), uuid)
-            )
+            left = bounds[uuid] - hard - each
+            penalties.append((self._penalty(uuid, left, movable, alone=fit.profile.exclusive), uuid))
+        ranked: dict[str, list[tuple[int, str]]] = {}
         for rank, (_, uuid) in enumerate(sorted(penalties)):
             ranked.setdefault(room.names[uuid], []).append((rank, uuid))
         chosen = pick_devices(ranked.values(), fit.profile.devices)
@@ -367,12 +356,12 @@ class Placement:
         return {HOST: host, **dict.fromkeys(chosen, each)}
 
     @staticmethod
-    def _penalty(uuid: str, need: int, room: int, movable: Sequence[Resident], *, alone: bool) -> tuple[int, int, int]:
+    def _penalty(uuid: str, left: int, movable: Sequence[Resident], *, alone: bool) -> tuple[int, int, int]:
         """What would have to go from one device: highest priority, count, bytes."""
         here = [one for one in movable if one.costs.get(uuid, 0) > 0]
         if alone:
             return Placement.eviction_cost(here)
-        left, going = room - need, []
+        going = []
         for one in sorted(here, key=lambda one: (-one.priority, one.yields, -one.last_used, one.fact.id)):
             if one.costs[uuid] <= left:
                 left -= one.costs[uuid]
@@ -380,40 +369,88 @@ class Placement:
                 going.append(one)
         return Placement.eviction_cost(going)
 
-    def _evicted(self, place: Place, want: Want, spot: Spot, *, patient: bool) -> tuple[Resident, ...] | None:
+    def _evicted(self, place: Place, want: Want, spot: Spot, movable: Set[str]) -> tuple[Resident, ...] | None:
         """Whom `residency.schedule` drives out for it; None: it is not admitted all the same."""
         room = place.room
-        staying = {one.fact.id: one for one in place.staying}
         if place.rivals(want.model, leaving=False) - {one.model.name for one in place.staying}:
             return None  # one that was promised its place
-        items = [self._seen_by(one, want, patient=patient) for one in staying.values()]
-        bounds = room.bounds(pinned=want.pinned)
-        fixed = {
-            dimension: soon - sum(item.costs.get(dimension, 0) for item in items)
-            for dimension, soon in room.soon.items()
-        }
-        budget = {dimension: room.limit[dimension] - fixed[dimension] for dimension in fixed}
+        items = []
+        for one in place.staying:
+            item = one.item()
+            bound = one.fact.id not in movable and not one.companion  # whoever comes before it keeps its place
+            needed = one.fact.model == spot.profile.draft_model
+            items.append(replace(item, active=True) if bound or needed else item)
+        fixed = {each: soon - sum(item.costs.get(each, 0) for item in items) for each, soon in room.soon.items()}
+        budget = {each: room.limit[each] - fixed[each] for each in fixed}
         newcomer = want.item(spot.all_costs)
         chosen = residency.schedule([*items, newcomer], items, budget)
         if newcomer.id not in chosen.launch:
             return None
-        evicted = tuple(one for id, one in sorted(staying.items()) if id in chosen.evict)
-        if want.pinned:
-            left = dict(room.soon)
-            for one in evicted:
-                for dimension, cost in one.costs.items():
-                    left[dimension] = left.get(dimension, 0) - cost
-            if any(left.get(dimension, 0) + cost > bounds[dimension] for dimension, cost in spot.all_costs.items()):
-                return None
+        evicted = tuple(one for one in place.staying if one.fact.id in chosen.evict)
+        if want.pinned and not self._within_capacity(room, spot.all_costs, evicted):
+            return None
         return evicted
 
-    def _seen_by(self, one: Resident, want: Want, *, patient: bool) -> Item:
-        item = one.item()
-        if self.gives_way(one, want, patient=patient) and patient:
-            return replace(item, active=False, yields=True)
-        if not self.gives_way(one, want, patient=patient) and not one.companion:
-            return replace(item, active=True)  # whoever comes before it keeps its place
-        return item
+    @staticmethod
+    def _within_capacity(room: Room, costs: Costs, evicted: Iterable[Resident]) -> bool:
+        left = together(*(one.costs for one in evicted))
+        return all(room.soon[each] - left.get(each, 0) + cost <= room.capacity[each] for each, cost in costs.items())
+
+    # -- what only time keeps it from
+
+    def in_the_way(self, way: Way, want: Want) -> list[Resident] | None:
+        """Those that it waits for, on the node where they are fewest: in use, fresh, or themselves waited for, and no
+        more than its equals. None: it would not fit though all of them left."""
+        best: list[Resident] | None = None
+        for name in self._filters.eligible(way.model, way.profile).names:
+            if name in way.shut or (fit := self.fit(way, name)) is None:
+                continue
+            place = self._nodes.places[name]
+            passing = [one for one in place.staying if self._passes(one, want, fit)]
+            firm = [costs for costs, other in place.promised if not self._is_soft(other, want)]
+            if not passing and len(firm) == len(place.promised):
+                continue
+            hard = [one for one in place.staying if one not in passing]
+            others = {other.model.name for _, other in place.promised if self._is_soft(other, want)}
+            rivals = place.rivals(way.model, leaving=False) - others - {one.model.name for one in passing}
+            if rivals or self._filters.no_disk(fit.profile, name) is not None:
+                continue
+            if not self._fits_beside(place, fit, want, [*(one.costs for one in hard), *firm]):
+                continue
+            if best is None or len(passing) < len(best):
+                best = passing
+        return best
+
+    def _passes(self, one: Resident, want: Want, fit: Fit) -> bool:
+        if one.pinned or one.wish.held or one.companion or one.fact.model == fit.profile.draft_model:
+            return False
+        if want.yields:
+            return False
+        return one.priority < want.priority or (one.priority == want.priority and one.wish.on_demand) or want.pinned
+
+    @staticmethod
+    def _is_soft(other: Claimant, want: Want) -> bool:
+        """Whether what was promised room will leave it again for an equal."""
+        return other.priority < want.priority or (other.priority == want.priority and other.on_demand)
+
+    @staticmethod
+    def _fits_beside(place: Place, fit: Fit, want: Want, firm: Sequence[Costs]) -> bool:
+        """Whether it would fit beside these."""
+        bounds = place.room.bounds(pinned=want.pinned)
+        held = together(*firm)
+        beside = fit.draft.costs if fit.draft is not None else {}
+        host = max(0, fit.footprint.host) + beside.get(HOST, 0)
+        if host > bounds[HOST] - held.get(HOST, 0):
+            return False
+        if not fit.profile.devices:
+            return True
+        each = share(fit.footprint, fit.profile)
+        kinds: dict[str, int] = {}
+        for uuid, kind in place.room.names.items():
+            there = held.get(uuid, 0)
+            if each <= bounds[uuid] - there - beside.get(uuid, 0) and not (there and fit.profile.exclusive):
+                kinds[kind] = kinds.get(kind, 0) + 1
+        return max(kinds.values(), default=0) >= fit.profile.devices
 
 
 def together(*parts: Costs) -> dict[str, int]:

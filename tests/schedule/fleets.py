@@ -138,6 +138,7 @@ class Fleet:
             url="http://127.0.0.1:9",
             devices=devices,
             exclusive=model.profiles[0].exclusive,
+            draft=model.profiles[0].draft_model,
             footprint=fields.pop("footprint", self.footprints.get((spec, Level.FULL))),
             load=EngineLoad(running=busy, waiting=0),
             **fields,

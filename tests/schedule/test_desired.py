@@ -277,7 +277,7 @@ def test_stamps_never_move_back() -> None:
 
 def test_what_a_draining_replica_still_answers_is_not_what_is_waited_for() -> None:
     spec, ask = lazy(), Ask(asked=ago(1))
-    assert brought(spec, replica(spec, phase=Phase.DRAINING, running=1), ask=ask) == ask
+    assert brought(spec, replica(spec, phase=Phase.DRAINING, running=1), ask=ask) == replace(ask, since=ago(1))
 
 
 def test_a_stamp_from_a_clock_ahead_counts_as_now() -> None:
@@ -291,16 +291,24 @@ def test_a_stamp_from_a_clock_ahead_counts_as_now() -> None:
 
 def test_an_adopted_replica_that_nobody_asked_for_counts_as_asked_for_when_found() -> None:
     spec = lazy()
-    assert brought(spec, replica(spec, adopted=True)) == Ask(asked=NOW.wall)
+    assert brought(spec, replica(spec, adopted=True)) == Ask(asked=NOW.wall, since=NOW.wall)
     assert brought(spec, replica(spec)) is None
-    assert brought(spec, replica(spec, adopted=True), ask=Ask(asked=ago(60))) == Ask(asked=ago(60))
+    assert brought(spec, replica(spec, adopted=True), ask=Ask(asked=ago(60))) == Ask(asked=ago(60), since=ago(60))
     assert brought(spec, replica(spec, adopted=True, phase=Phase.STOPPED)) is None
 
 
 def test_asks_of_models_that_left_or_are_not_on_demand_are_dropped() -> None:
     asks = {A: Ask(asked=ago(1)), ModelName("gone"): Ask(asked=ago(1)), ModelName("lazy"): Ask(asked=ago(1))}
     found = demand(catalog(model("a"), lazy("lazy")), observed(), asks, NOW)
-    assert found == {"lazy": Ask(asked=ago(1))}
+    assert found == {"lazy": Ask(asked=ago(1), since=ago(1))}
+
+
+def test_the_first_ask_since_it_was_last_used_is_remembered_until_it_is_used() -> None:
+    spec = lazy()
+    assert brought(spec, ask=Ask(asked=ago(1), used=ago(90), since=ago(30))) == Ask(
+        asked=ago(1), used=ago(90), since=ago(30)
+    )
+    assert brought(spec, ask=Ask(asked=ago(5), used=ago(2), since=ago(30))) == Ask(asked=ago(5), used=ago(2))
 
 
 # until when

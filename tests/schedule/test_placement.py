@@ -22,6 +22,7 @@ from make import CPU, NOW, gib, spec_of
 from llmgw.catalog.spec import ModelSpec, PlacementSpec, ProfileSpec, ScalingSpec, WeightsSpec
 from llmgw.facts import (
     Action,
+    Ask,
     Cordon,
     EngineFact,
     Failure,
@@ -641,3 +642,59 @@ def test_a_companion_passes_every_filter_too() -> None:
     plan = fleet.plan()
     assert plan.launches == ()
     assert refusals(plan, "main")["b"].reason is Reason.DRAFT
+
+
+def test_of_two_that_are_waited_for_the_one_that_waits_longer_is_first() -> None:
+    fleet = Fleet(node("a", host=4))
+    first = fleet.has(cpu_model("z-first", scaling=ON_DEMAND), 4)
+    second = fleet.has(cpu_model("a-second", scaling=ON_DEMAND), 4)
+    fleet.asks[first.name] = Ask(asked=Wall(NOW.wall - 1), since=Wall(NOW.wall - 20))
+    fleet.asks[second.name] = Ask(asked=NOW.wall, since=Wall(NOW.wall - 5))
+    plan = fleet.plan()
+    assert where(plan) == {"z-first": ["a"]}
+    assert "others that are waited for" in plan.waiting["a-second"]
+    assert plan.unschedulable == ()
+
+
+def test_what_makes_room_for_one_is_not_launched_into_it_again() -> None:
+    fleet = Fleet(node("a", host=4))
+    waited = fleet.has(cpu_model("waited", scaling=ON_DEMAND), 4)
+    idle = fleet.has(cpu_model("idle", scaling=ON_DEMAND), 4)
+    fleet.asked(waited, 1)
+    fleet.asked(idle, 500, used=400)
+    fleet.runs(idle, "a", id="idle", phase=Phase.STOPPING)
+    assert fleet.plan().launches == ()
+    del fleet.replicas[ReplicaId("idle")]
+    assert where(fleet.plan()) == {"waited": ["a"]}
+
+
+def test_a_primary_does_not_drive_out_what_is_to_draft_for_it() -> None:
+    fleet = Fleet(node("a", host=9))
+    draft = fleet.has(cpu_model("draft", scaling=ON_DEMAND), 2)
+    fleet.has(cpu_model("main", draft_model=ModelName("draft"), priority=3), 8)
+    fleet.runs(draft, "a", id="d")
+    fleet.asked(draft, 500, used=400)
+    plan = fleet.plan()
+    assert plan.stops == ()
+    assert refusals(plan, "main")["a"].need == gib(8)
+
+
+def test_on_a_drained_node_a_companion_stays_as_long_as_its_primary() -> None:
+    fleet, primary, draft = drafted()
+    fleet.fields["cordons"] = {NodeName("b"): Cordon(at=NOW.wall, by="ann", drain=True)}
+    fleet.nodes[NodeName("a")] = node("a", host=16)
+    fleet.runs(draft, "b", id="d")
+    fleet.runs(primary, "b", id="p")
+    plan = fleet.plan()
+    assert (plan.stops, where(plan)) == ((), {"draft": ["a"]})
+
+
+def test_only_a_replica_that_drafts_itself_has_its_companion_launched_again() -> None:
+    fleet, primary, _ = drafted()
+    old = replace(primary, profiles=(replace(primary.profiles[0], draft_model=None, context=9),))
+    fleet.has(old, 8, listed=False)
+    del fleet.nodes[NodeName("a")]
+    fleet.nodes[NodeName("b")] = node("b", host=9)
+    fleet.runs(old, "b", id="old")
+    plan = fleet.plan()
+    assert plan.launches == ()
