@@ -1,5 +1,6 @@
 """What documents say of one another: fallbacks, drafts that are models, placement among the Cluster's nodes. Pure."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -43,18 +44,22 @@ def check(models: Sequence[Document], clusters: Sequence[Document], *, complete:
 
 
 def doubts(models: Sequence[Document], clusters: Sequence[Document]) -> Iterator[Problem]:
-    """Placement that no node of a valid catalog fulfils."""
+    """Of a valid catalog: placement that no node fulfils, groups that keep nothing apart."""
     nodes = as_mapping(as_mapping(clusters[0].value).get("nodes")) if clusters else {}
     for document in models:
-        wanted = as_mapping(as_mapping(document.value).get("placement"))
-        unlisted_would_do = not wanted.get("labels") and DEFAULT_POOL in (wanted.get("pools") or [DEFAULT_POOL])
-        if not (unlisted_would_do and not wanted.get("nodes")) and not any(
-            _fits(wanted, name, as_mapping(node)) for name, node in nodes.items()
-        ):
-            if wanted.get("nodes") and not nodes and unlisted_would_do:
-                continue  # nothing is known of any node
+        if not _may_fit(document.value.get("placement", {}), nodes):
             message = "no node that the Cluster document lists fulfils all of it: the model can be placed nowhere"
             yield document.problem(("placement",), message)
+    yield from _lonely_groups(models)
+
+
+def _lonely_groups(models: Sequence[Document]) -> Iterator[Problem]:
+    members = Counter(group for document in models for group in document.value.get("groups", ()))
+    for document in models:
+        for index, group in enumerate(document.value.get("groups", ())):
+            if members[group] == 1:
+                hint = did_you_mean(group, members.keys() - {group})
+                yield document.problem(("groups", index), f"no other model is in the group {quoted(group)}{hint}")
 
 
 def _names(models: Sequence[Document], complete: bool) -> _Names:
@@ -147,6 +152,15 @@ def _placement(document: Document, nodes: Mapping[str, Any]) -> Iterator[Problem
 def _pool(node: Mapping[str, Any]) -> str:
     pool = node.get("pool", DEFAULT_POOL)
     return pool if isinstance(pool, str) else DEFAULT_POOL
+
+
+def _may_fit(wanted: Mapping[str, Any], nodes: Mapping[str, Any]) -> bool:
+    """Whether some listed node fulfils it, or one that is not listed may: such are in the default pool, without
+    labels."""
+    unlisted = not wanted.get("labels") and DEFAULT_POOL in (wanted.get("pools") or [DEFAULT_POOL])
+    if unlisted and not (nodes and wanted.get("nodes")):
+        return True
+    return any(_fits(wanted, name, as_mapping(node)) for name, node in nodes.items())
 
 
 def _fits(wanted: Mapping[str, Any], name: str, node: Mapping[str, Any]) -> bool:

@@ -20,10 +20,12 @@ from llmgw.catalog.source import (
 )
 from llmgw.catalog.yamldoc import quoted
 from llmgw.errors import CatalogUnreadable, Problem
-from llmgw.units import format_bytes
+from llmgw.units import KIB, format_bytes
 
 _MAX_LINKS: Final = 40
 """Links that lead to links, as Linux counts them."""
+
+_MAX_SMALL: Final = 64 * KIB
 
 Tree = Mapping[str, tuple[str, str]]
 
@@ -78,9 +80,7 @@ def _facts(directory: Path, revision: str) -> git.Facts:
 
 def _ignored(directory: Path, tree: Tree) -> tuple[pathspec.GitIgnoreSpec, list[Problem]]:
     mode, oid = tree.get(IGNORE_FILE, ("", ""))
-    text = b""
-    if oid and mode not in (git.LINK, git.SUBMODULE):
-        text = git.blobs(directory, [oid])[oid]
+    text = _small(directory, oid) if oid and mode not in (git.LINK, git.SUBMODULE) else b""
     try:
         return pathspec.GitIgnoreSpec.from_lines(text.decode("utf-8", "replace").splitlines()), []
     except ValueError:  # pathspec's own pattern error is one
@@ -92,7 +92,7 @@ def _target(directory: Path, name: str, tree: Tree) -> str | Problem:
     """The file that a link leads to, within the directory."""
     at = name
     for _ in range(_MAX_LINKS):
-        text = os.fsdecode(git.blobs(directory, [tree[at][1]])[tree[at][1]])
+        text = os.fsdecode(_small(directory, tree[at][1]))
         at = posixpath.normpath(posixpath.join(posixpath.dirname(at), text))
         if at.startswith(("/", "../")) or at == "..":
             message = (
@@ -105,6 +105,11 @@ def _target(directory: Path, name: str, tree: Tree) -> str | Problem:
         if tree[at][0] != git.LINK:
             return at
     return Problem(shown(name), 0, 0, "$", "a symbolic link that leads back to itself: correct or remove it")
+
+
+def _small(directory: Path, oid: str) -> bytes:
+    """What a link or the ignore file holds; nothing of one that can be neither, being so large."""
+    return git.blobs(directory, [oid])[oid] if git.sizes(directory, [oid])[oid] <= _MAX_SMALL else b""
 
 
 def _contents(directory: Path, wanted: Mapping[str, str]) -> tuple[dict[str, bytes], list[Problem]]:

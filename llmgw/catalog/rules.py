@@ -11,7 +11,7 @@ from typing import Any, Final
 from llmgw.catalog import references, scaling_rules, windows
 from llmgw.catalog.build import build_profile
 from llmgw.catalog.levels import LEVELS
-from llmgw.catalog.schemas import BROKEN_SCHEMA, check_options, did_you_mean, to_seconds
+from llmgw.catalog.schemas import BROKEN_SCHEMA, check_options, did_you_mean, to_bytes, to_seconds
 from llmgw.catalog.spec import ProfileSpec, RecoverySettings
 from llmgw.catalog.yamldoc import Document, Path, as_list, as_mapping, json_path, quoted
 from llmgw.errors import Problem
@@ -84,6 +84,7 @@ def doubts(models: Sequence[Document], clusters: Sequence[Document], known: Know
                 yield from _useless_level(document, path, level, profile)
         yield from scaling_rules.doubts(document)
     yield from references.doubts(models, clusters)
+    yield from scaling_rules.unzoned(models, clusters)
 
 
 def _lost_engine(document: Document, path: Path, profile: Mapping[str, Any], known: Known) -> Iterator[Problem]:
@@ -100,9 +101,13 @@ def _useless_level(document: Document, above: Path, level: str, profile: Mapping
         return
     if block == {key: value for key, value in profile.items() if key not in LEVELS}:
         yield document.problem(path, "changes nothing of the profile, so it is no smaller and is passed over")
-    elif "memory" in profile and not any(_gives(document, path, key) for key in ("memory", "devices", "engine")):
-        message = "keeps the profile's `memory`, so it is no smaller and is passed over: give it a `memory` of its own"
-        yield document.problem(path, message)
+    elif _gives(document, path, "memory") and not any(
+        _gives(document, path, key) for key in ("devices", "host_memory")
+    ):
+        # One that is inherited counts only where the estimate is no less.
+        if "memory" in profile and (to_bytes(block["memory"]) or 0) >= (to_bytes(profile["memory"]) or 0):
+            message = "is no less than the profile's, so that the level is passed over"
+            yield document.problem((*path, "memory"), message)
 
 
 def _gives(document: Document, path: Path, key: str) -> bool:

@@ -1,7 +1,7 @@
 """What must hold in a model's `scaling`, and what in it will hardly do what was meant. Pure."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -55,6 +55,17 @@ def doubts(document: Document) -> Iterator[Problem]:
     for index, each in enumerate(schedule):
         if each.get("min", least) == least and not each.get("max"):
             yield document.problem((*_AT, index), "changes nothing: its figures are those that hold without it")
+
+
+def unzoned(models: Sequence[Document], clusters: Sequence[Document]) -> Iterator[Problem]:
+    """Windows where nobody said by which clock: told once."""
+    if any("time_zone" in document.value for document in clusters):
+        return
+    for document in models:
+        if _scaling(document).get("schedule"):
+            message = "is by UTC: name a `time_zone` in the Cluster document, `UTC` if that is meant"
+            yield document.problem(_AT, message)
+            return
 
 
 def _scaling(document: Document) -> Mapping[str, Any]:

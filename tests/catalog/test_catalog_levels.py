@@ -144,10 +144,11 @@ def test_a_level_that_is_no_smaller_is_accepted_with_a_warning() -> None:
     assert warnings("context: 8192\ndegraded: {context: 8192}") == [
         "a.yaml:9:15: $.profiles[0].degraded: changes nothing of the profile, so it is no smaller and is passed over"
     ]
-    assert warnings("memory: 100MiB\ndegraded: {context: 2048}") == [
-        "a.yaml:9:15: $.profiles[0].degraded: keeps the profile's `memory`, so it is no smaller and is passed over: "
-        "give it a `memory` of its own"
+    assert warnings("memory: 100MiB\ndegraded: {context: 2048}") == []
+    assert warnings("memory: 100MiB\ndegraded: {context: 2048, memory: 0.5GiB}") == [
+        "a.yaml:9:39: $.profiles[0].degraded.memory: is no less than the profile's, so that the level is passed over"
     ]
+    assert warnings("memory: 100MiB\ndevices: 1\nminimal: {devices: 0, memory: 1GiB}") == []
     assert warnings("memory: 100MiB\ndegraded: {context: 2048, memory: 50MiB}") == []
 
 

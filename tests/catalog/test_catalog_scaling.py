@@ -8,6 +8,7 @@ from llmgw.ids import ModelName, NodeName
 from llmgw.units import GIB, MIB, Bytes, Seconds
 
 CLUSTER = "apiVersion: llmgw/v1\nkind: Cluster\n"
+BERLIN = CLUSTER + "time_zone: Europe/Berlin\n"
 NODES = """\
 nodes:
   gpu-1: {pool: gpu, labels: {disk: fast}, budget: {device: 20GiB}, reserve: {device: 1GiB}}
@@ -177,7 +178,7 @@ def test_windows_that_only_touch_do_not_overlap() -> None:
         "scaling: {max: 9, schedule: [{days: [sun], from: '22:00', to: '06:00', min: 2}, "
         "{days: [mon], from: '06:00', to: '24:00', min: 3}, {days: [tue], from: '00:00', to: '01:00', min: 2}]}\n"
     )
-    assert warnings(model(extra=lines)) == []
+    assert warnings(model(extra=lines), BERLIN) == []
 
 
 @pytest.mark.parametrize(
@@ -202,14 +203,29 @@ def test_windows_that_only_touch_do_not_overlap() -> None:
     ],
 )
 def test_scaling_that_will_hardly_do_what_was_meant_is_accepted_with_a_warning(lines: str, warning: str) -> None:
-    (found,) = warnings(model(extra=f"scaling: {lines}\n"))
+    (found,) = warnings(model(extra=f"scaling: {lines}\n"), BERLIN)
     assert found.startswith(f"a.yaml:{warning}")
 
 
 def test_on_demand_and_a_window_that_stops_a_model_are_no_reason_to_warn() -> None:
     assert warnings(model(extra="scaling: {on_demand: true}\n")) == []
-    assert warnings(model(extra="scaling: {min: 0, schedule: [{from: '08:00', to: '09:00', min: 1}]}\n")) == []
-    assert warnings(model(extra="scaling: {schedule: [{from: '22:00', to: '06:00', min: 0}]}\n")) == []
+    assert warnings(model(extra="scaling: {min: 0, schedule: [{from: '08:00', to: '09:00', min: 1}]}\n"), BERLIN) == []
+    assert warnings(model(extra="scaling: {schedule: [{from: '22:00', to: '06:00', min: 0}]}\n"), BERLIN) == []
+
+
+def test_a_schedule_by_a_clock_that_nobody_named_is_told_once() -> None:
+    lines = "scaling: {schedule: [{from: '22:00', to: '06:00', min: 0}]}\n"
+    message = "is by UTC: name a `time_zone` in the Cluster document, `UTC` if that is meant"
+    expected = [f"a.yaml:8:21: $.scaling.schedule: {message}"]
+    assert warnings(model("a", extra=lines), model("b", extra=lines)) == expected
+    assert warnings(model("a", extra=lines), CLUSTER) == expected
+    assert warnings(model("a", extra=lines), CLUSTER + "time_zone: UTC\n") == []
+
+
+def test_a_group_of_one_is_doubted() -> None:
+    assert warnings(model("a", extra="groups: [large, larg]\n"), model("b", extra="groups: [large]\n")) == [
+        "a.yaml:8:17: $.groups[1]: no other model is in the group 'larg'; did you mean 'large'?"
+    ]
 
 
 def test_a_fallback_is_another_model_by_its_name() -> None:
