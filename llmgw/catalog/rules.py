@@ -95,19 +95,24 @@ def _lost_engine(document: Document, path: Path, profile: Mapping[str, Any], kno
 
 
 def _useless_level(document: Document, above: Path, level: str, profile: Mapping[str, Any]) -> Iterator[Problem]:
-    """A level that takes no less memory than the profile is never used."""
+    """A level that takes no less memory than the profile is never used.
+
+    A `memory` that it inherits says nothing of it: the engine's estimate counts where that is less.
+    """
     path, block = (*above, level), profile.get(level)
     if block is None:
         return
     if block == {key: value for key, value in profile.items() if key not in LEVELS}:
         yield document.problem(path, "changes nothing of the profile, so it is no smaller and is passed over")
-    elif _gives(document, path, "memory") and not any(
-        _gives(document, path, key) for key in ("devices", "host_memory")
-    ):
-        # One that is inherited counts only where the estimate is no less.
-        if "memory" in profile and (to_bytes(block["memory"]) or 0) >= (to_bytes(profile["memory"]) or 0):
-            message = "is no less than the profile's, so that the level is passed over"
-            yield document.problem((*path, "memory"), message)
+        return
+    declares = {key for key in ("memory", "host_memory", "devices") if _gives(document, path, key)}
+    if declares == {"memory"} and _bytes(block) >= _bytes(profile) > 0:
+        message = "is no less than the profile's, so that the level is passed over"
+        yield document.problem((*path, "memory"), message)
+
+
+def _bytes(profile: Mapping[str, Any]) -> int:
+    return to_bytes(profile.get("memory")) or 0
 
 
 def _gives(document: Document, path: Path, key: str) -> bool:
