@@ -27,6 +27,15 @@ TOO_LITTLE = 340_000
 """KiB: the weights can be loaded, and no context of any level fits."""
 
 
+OLD_SERVER = """\
+#!/bin/sh
+[ "$1" = --version ] && { echo version: 1; exit; }
+echo error: invalid argument: --spec >&2
+exit 1
+"""
+"""A llama-server that knows too little."""
+
+
 class Limit:
     """A limit that an operator can change: it is read when an engine starts."""
 
@@ -134,6 +143,32 @@ def test_a_levels_own_block_may_change_the_engine(smollm2: Path, tmp_path: Path)
         daemon.start()
         assert daemon.ready("large")["large"]["pid"] == replica["pid"], "adopted as it is, at its level"
         assert launched(daemon) == []
+
+
+def test_what_hangs_is_tried_again_and_then_smaller(smollm2: Path, tmp_path: Path) -> None:
+    stuck = ["sh", "-c", f'case "$*" in *{CONTEXT}*) exec sleep 600;; esac; exec "$@"', "sh"]
+    repo = begin(tmp_path, large=document("cpu", smollm2, stuck) + "    start_timeout: 3s\n")
+    with serving(repo.path, tmp_path / "home") as daemon:
+        half = daemon.ready("large")["large"]
+        assert launched(daemon) == ["full", "full", "degraded"]
+        assert context_of(half) == CONTEXT // 2
+        assert [message.split(":")[0] for message in told(daemon, "failed")] == ["hang", "hang"]
+
+
+def test_quarantine_ends_when_the_engine_on_the_node_is_another_one(smollm2: Path, tmp_path: Path) -> None:
+    real, named = need_llama_server(), tmp_path / "llama-server"
+    named.write_text(OLD_SERVER)
+    named.chmod(0o755)
+    repo = begin(tmp_path, large=document("llamacpp", smollm2, []).replace("32768", "512"))
+    env = {"LLMGW_LLAMA_SERVER": str(named)}
+    with serving(repo.path, tmp_path / "home", env=env) as daemon:
+        eventually(lambda: told(daemon, "quarantined"), what="quarantine")
+        assert "does not know the flag --spec" in told(daemon, "quarantined")[0]
+        daemon.kill()
+        named.write_text(f'#!/bin/sh\nexec {real} "$@"\n')
+        daemon.start()
+        daemon.ready("large")
+        assert "Paris" in daemon.chat("large")
 
 
 def test_what_fits_nowhere_is_served_by_its_fallback_until_the_operator_has_helped(
