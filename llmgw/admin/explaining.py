@@ -35,7 +35,7 @@ def explain(
     told = seen.explained.get(spec.name)
     row = views.model_row(seen, spec)
     replicas = tuple(each for each in views.replicas(seen).replicas if each.model == spec.name)
-    profile = _profile(spec, told)
+    profile = _profile(seen, spec, told)
     nodes = places(seen, spec, told)
     failures = tuple(_failures(spec, recoveries))
     return ExplainOutput(
@@ -63,8 +63,13 @@ def _fallback(spec: ModelSpec, told: ModelStatus | None) -> FallbackRow | None:
     return FallbackRow(model=spec.fallback, serves=told is not None and told.fallback is not None)
 
 
-def _profile(spec: ModelSpec, told: ModelStatus | None) -> ProfileSpec | None:
-    named = (each for each in spec.profiles if told is not None and each.name == told.profile)
+def _profile(seen: Seen, spec: ModelSpec, told: ModelStatus | None) -> ProfileSpec | None:
+    """As it was launched, at its level; else as the catalog has it, or the first."""
+    name = told.profile if told is not None else None
+    assigned = seen.assignments.get(told.replica) if told is not None and told.replica is not None else None
+    if assigned is not None and assigned.profile.name == name:
+        return assigned.profile
+    named = (each for each in spec.profiles if each.name == name)
     return next(named, None) or next(iter(spec.profiles), None)
 
 

@@ -56,7 +56,7 @@ def story(told: ExplainOutput, now: float) -> Iterator[str]:
     for file in told.files:
         yield _row(file.role, _file(file))
     for failure in told.failures:
-        yield from _failure(failure, now)
+        yield from _failure(failure, now, running=bool(told.replicas))
     if told.events:
         yield "events"
         for event in told.events:
@@ -235,16 +235,19 @@ def _file(file: FileRow) -> str:
     return f"{file.source}: on {file.node}, {size(file.size)}, {licence}"
 
 
-def _failure(row: FailureRow, now: float) -> Iterator[str]:
+def _failure(row: FailureRow, now: float, *, running: bool) -> Iterator[str]:
+    """`running`: there is a replica again."""
     times = row.attempts + row.delays
     often = "failed once" if times <= 1 else f"failed {times} times in a row"
     profile = f" as profile {row.profile}" if row.profile else ""
     yield _row("failures", f"{often} on {row.node}{profile}, last {ago(row.at, now)} ({row.kind})")
     yield _row("", row.reason)
     step = _STEPS.get(row.action, row.action)
-    level = f", next at level {row.level}" if row.level != "full" else ""
+    level = f" to level {row.level}" if row.level != "full" else ""
     if row.retry_at is None:
         yield _row("", f"{step}{level}: not tried again before something changes")
+    elif running and row.retry_at <= now:
+        yield _row("", f"{step}{level}, and tried again since: forgotten when it stays up")
     else:
         wait = format_seconds(max(0.0, row.retry_at - now))
         given_up = "given up, but for one try" if row.quarantined else f"{step}{level}: next try"

@@ -229,6 +229,17 @@ async def test_the_story_tells_of_accelerators_and_what_evicting_could_free(api:
     assert (await api.explain("qwen"))["replicas"][0]["devices"] == ["A"]
 
 
+async def test_the_profile_is_told_as_it_was_launched(api: Api) -> None:
+    shrunk = replace(seed.profile(seed.SMOL_SOURCE), context=2048)
+    await api.seeds.assign(replace(seed.assignment("r2", seed.SMOL), profile=shrunk, level=Level.DEGRADED))
+    status = seed.told(
+        seed.SMOL, ModelState.LOADING, replica=ReplicaId("r2"), profile=shrunk.name, level=Level.DEGRADED
+    )
+    await api.seeds.explain(status)
+    told = await api.explain("smol")
+    assert (told["level"], told["profile"]["context"], told["profiles"][0]["context"]) == ("degraded", 2048, 4096)
+
+
 async def test_failures_are_told_with_what_they_led_to_and_of_which_profile(api: Api) -> None:
     spec = seed.model(seed.SMOL)
     await api.seeds.catalog(spec)

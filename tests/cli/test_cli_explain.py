@@ -201,7 +201,9 @@ def test_a_failure_tells_what_it_led_to(ask: Any) -> None:
     )  # fmt: skip
     text = told(ask, failures=(failure,))
     assert "failures     failed 2 times in a row on box as profile gpu, last 1m ago (oom)" in text
-    assert "             shrunk, next at level degraded: next try in 5.0s" in text
+    assert "             shrunk to level degraded: next try in 5.0s" in text
+    again = told(ask, failures=(replace(failure, retry_at=NOW - 5),))
+    assert "             shrunk to level degraded, and tried again since: forgotten when it stays up" in again
 
 
 def test_a_replica_tells_its_accelerators_by_name(ask: Any) -> None:
