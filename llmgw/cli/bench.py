@@ -1,6 +1,7 @@
 """`llmgw bench`: how many requests at once a replica holds."""
 
 import secrets
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from llmgw.cli.client import AdminClient
     from llmgw.cli.measure import Limits
 
+_WIDE: Final = 78  #: columns of the chart, at most
 _HEADERS: Final = ("AT ONCE", "FIRST P50", "P95", "BETWEEN P50", "P95", "TOKENS/S", "REQUESTS", "VERDICT")
 
 
@@ -184,7 +186,8 @@ def _print(told: "BenchOutput") -> None:
 
     print_table(_HEADERS, [_cells(step) for step in told.steps])
     if len(told.steps) > 1:
-        sys.stdout.write("\n" + text(told, encoding=sys.stdout.encoding) + "\n")
+        width = min(_WIDE, shutil.get_terminal_size().columns - 1)
+        sys.stdout.write("\n" + text(told, width=width, encoding=sys.stdout.encoding) + "\n")
     if told.holds:
         print_line(_summary(told))
 

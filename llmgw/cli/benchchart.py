@@ -14,8 +14,9 @@ def svg(told: BenchOutput) -> str:
     return line_chart(_series(told), marks=marks, **_labels(told))
 
 
-def text(told: BenchOutput, *, encoding: str | None) -> str:
-    return text_chart(_series(told), marks=[Mark(1.0, "the target")], height=14, encoding=encoding, **_labels(told))
+def text(told: BenchOutput, *, width: int, encoding: str | None) -> str:
+    marks = [Mark(1.0, "the target")]
+    return text_chart(_series(told), marks=marks, width=width, height=14, encoding=encoding, **_labels(told))
 
 
 def _labels(told: BenchOutput) -> dict[str, Any]:

@@ -1,12 +1,14 @@
-"""`llmgw bench` on a real engine: what one replica holds is measured, kept, and outlives a restart."""
+"""`llmgw bench` on a real engine: what one replica holds is measured, kept, outlives a restart, and scaling uses it."""
 
+import re
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from xml.etree import ElementTree
 
-from harness import Repo, eventually, model, serving
+from harness import MESSAGES, Repo, cluster, eventually, model, serving
 
 SHORT = ("--prompt-tokens", "24", "--max-tokens", "6", "--requests", "2", "--max-concurrency", "2")
 EASY = ("--ttft", "60s", "--itl", "30s")  #: on a machine that is busy with other things, too
@@ -52,3 +54,27 @@ def test_what_a_real_replica_holds_is_kept_and_an_interrupt_keeps_nothing(smollm
         daemon.ready("smol")
         (kept,) = eventually(lambda: daemon.ask("bench", "--show", "smol")["capacities"], what="what was kept")
         assert (kept["profile"], kept["node"], kept["requests"]) == ("cpu", "box", 2)
+
+
+def test_what_was_measured_has_a_model_scale_up_though_no_request_waits(smollm2: Path, tmp_path: Path) -> None:
+    repo = Repo(tmp_path / "catalog")
+    document = model("smol", smollm2, parallel=4, context=2048, more="scaling: {min: 1, max: 2}")
+    repo.commit({
+        "a.yaml": document.replace("{threads: 1}", "{threads: 1, chat_template: chatml}"),
+        "cluster.yaml": cluster(scaling={"min_residency": "0s", "up_after": "1s", "down_after": "1m"}),
+    })  # fmt: skip
+    with serving(repo.path, tmp_path / "box") as daemon, ThreadPoolExecutor(3) as pool:
+        daemon.ready("smol")
+        told = daemon.ask("bench", "smol", *EASY, *SHORT[:-1], "1")
+        assert (told["holds"], told["at_most"], told["stored"]) == (1, True, True)
+        body = {"model": "smol", "max_tokens": 150, "ignore_eos": True, "messages": MESSAGES}
+        answers = [pool.submit(daemon.post, timeout=120, **body) for _ in range(3)]
+
+        def scaled() -> list[str]:
+            return [e["message"] for e in daemon.seen("events")["events"] if e["reason"] == "scaled up"]
+
+        (text,) = eventually(scaled, what="a step up")
+        assert re.match("1 to 2 replicas: 0 requests wait and [23] run on 1, of 1 that one replica holds", text)
+        eventually(lambda: 'llmgw_scaling_steps_total{direction="up"} 1.0' in daemon.admin("/metrics").text)
+        eventually(lambda: 'llmgw_model_ready{model="smol"} 2.0' in daemon.admin("/metrics").text, what="two replicas")
+        assert [answer.result().status_code for answer in answers] == [200] * 3
