@@ -79,7 +79,7 @@ def _forgotten(
     observed: Observed, models: Mapping[SpecDigest, ModelSpec], settings: RecoverySettings, now: Instant
 ) -> dict[Key, RecoveryRecord | None]:
     proven: dict[Key, Wall] = {}  #: the latest moment that a stable replica became ready
-    for fact in observed.replicas.values():
+    for fact in observed.replicas.values() if observed.recovery else ():
         if proved_stable(fact, settings, now):
             proven[fact.spec, fact.node] = max(fact.since, proven.get((fact.spec, fact.node), fact.since))
     return {

@@ -205,23 +205,25 @@ async def check_smaller_levels_take_less(case: EngineCase, directory: Path) -> N
     engine, full = case.engine, case.profile
     levels = {level: engine.shrink(full, level) for level in (Level.DEGRADED, Level.MINIMAL)}
     files = {role: _fact(path) for role, path in case.files.items()}
-    before, seen = full, await _measure(case, directory, Level.FULL) if any(levels.values()) else None
+    seen = await _measure(case, directory, Level.FULL) if any(levels.values()) else None
+    above, before = Level.FULL, full
     for level, shrunk in levels.items():
         if shrunk is None:
             continue
         assert shrunk == engine.shrink(full, level), "not pure"
         assert shrunk.name == full.name
         jsonschema.Draft202012Validator(engine.options_schema).validate(dict(shrunk.options))
+        assert not list(engine.check(shrunk)), f"{level} is a profile that the engine refuses"
         assert shrunk.context <= before.context
         assert shrunk.devices <= before.devices
-        sizes = [engine.footprint(profile, files, Level.FULL) for profile in (before, shrunk)]
-        if sizes[0] is not None and sizes[1] is not None and shrunk != before:
-            assert sizes[1].host + sizes[1].device < sizes[0].host + sizes[0].device
+        larger, smaller = engine.footprint(before, files, above), engine.footprint(shrunk, files, level)
+        if larger is not None and smaller is not None and shrunk != before:
+            assert smaller.host < larger.host or smaller.device < larger.device, f"{level} takes no less: {smaller}"
         found = await _measure(replace(case, profile=shrunk), directory, level)
         if found is not None and seen is not None and shrunk.context < before.context:
             assert found[0] == shrunk.context, f"{level}: it has a context of {found[0]}, not {shrunk.context}"
             assert found[1] < seen[1], f"{level}: it takes {found[1]} bytes, no less than {seen[1]}"
-        before, seen = shrunk, found
+        above, before, seen = level, shrunk, found
 
 
 async def _measure(case: EngineCase, directory: Path, level: Level) -> tuple[int, int] | None:

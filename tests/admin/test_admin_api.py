@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from llmgw.admin.app import create_app
 from llmgw.admin.schemas import file_name
+from llmgw.catalog.spec import ModelSpec
 from llmgw.facts import Event
 from llmgw.plan import ModelState, Stopped, Want
 from llmgw.store import keys
@@ -207,6 +209,13 @@ async def test_collect_keeps_what_an_earlier_revision_wanted(api: Api) -> None:
     listing = await api.get("/api/v1/collect", "collect")
     assert [(e["removable"], e["reason"]) for e in listing["entries"]] == [(False, "revision aaaaaaaaaaaa is 1 of 3")]
     assert (await api.get("/api/v1/collect?dry_run=true", "collect"))["entries"] == []
+
+
+async def test_collect_keeps_what_a_smaller_level_reads(api: Api) -> None:
+    full = seed.profile(seed.SMOL_SOURCE)
+    smaller = replace(full, minimal=seed.profile(seed.OLD_SOURCE))
+    await api.seeds.catalog(ModelSpec(name=seed.SMOL, profiles=(smaller,)))
+    assert (await api.get("/api/v1/collect", "collect"))["entries"] == []
 
 
 async def test_collect_keeps_what_a_running_replica_was_assigned(api: Api) -> None:

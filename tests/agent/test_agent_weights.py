@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from agent_world import Node, eventually
@@ -119,13 +120,14 @@ async def test_a_stop_cancels_the_fetch_and_waits_for_its_clean_up(node: Node, t
 
 async def test_what_the_catalog_in_force_wants_is_marked(node: Node, tmp_path: Path) -> None:
     cache = with_cache(node, tmp_path)
-    old = WeightsSpec(source="pypi://old==1/f.gguf")
+    old, small = WeightsSpec(source="pypi://old==1/f.gguf"), WeightsSpec(source="pypi://small==1/f.gguf")
     for digest, weights in (("d1", old), ("d2", SPEC)):
         profile = ProfileSpec(name=ProfileName("p"), engine=EngineName("e"), weights=weights)
+        profile = replace(profile, minimal=replace(profile, weights=small))
         model = ModelSpec(name=ModelName("m"), profiles=(profile,))
         await node.store.put(keys.model(Digest(digest), ModelName("m")), codec.encode(model))
     applied = Applied(revision=Revision("r"), digest=Digest("d2"), at=Wall(1))
     await node.store.put(keys.APPLIED, codec.encode(applied))
     async with node.agent():
         await eventually(lambda: cache.wanted, "marked", timeout=10)
-        assert cache.wanted == {SPEC.source}
+        assert cache.wanted == {SPEC.source, small.source}, "a smaller level's too"
