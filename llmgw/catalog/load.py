@@ -21,6 +21,8 @@ from llmgw.ids import Digest, Revision
 API_VERSION: Final = "llmgw/v1"
 KINDS: Final = ("Cluster", "Model")
 KINDS_THAT_WAIT: Final = ("Template",)
+KINDS_ELSEWHERE: Final = ("Fleet", "Scenario")
+"""Of files for `llmgw plan` and `llmgw simulate`."""
 MAX_PROBLEMS: Final = 200  #: shown of one catalog; a file that is no catalog at all could yield thousands
 
 
@@ -157,6 +159,9 @@ def _kind_faults(document: Document, value: Mapping[str, Any]) -> list[Problem]:
         return [document.problem(("kind",), f"kind must be {choices}, found {schemas.found(kind)}")]
     if kind in KINDS_THAT_WAIT:
         return [document.problem(("kind",), f"not supported yet: kind {kind}")]
+    if kind in KINDS_ELSEWHERE:
+        message = f"a {kind} is no part of a catalog: keep it elsewhere, or name the file in {IGNORE_FILE}"
+        return [document.problem(("kind",), message)]
     if kind not in KINDS:
         hint = schemas.did_you_mean(kind.capitalize(), KINDS)
         return [document.problem(("kind",), f"unknown kind {quoted(kind)}{hint}")]

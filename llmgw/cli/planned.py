@@ -31,6 +31,9 @@ _SUMMARY: Final = (
 MOST: Final = 20
 """Lines of one kind under one heading; JSON has all."""
 
+_ALWAYS: Final = "in the catalog"
+"""Why most models are wanted: no news."""
+
 _INDENT: Final = " " * 15
 
 
@@ -82,7 +85,7 @@ def _action(action: ActionRow) -> Iterator[str]:
         assert starts is not None, "an action starts or stops something"
         yield f"{head} on {_where(starts)}"
         yield from _taking(starts)
-        if starts.why:
+        if starts.why and starts.why != _ALWAYS:
             yield f"{_INDENT}{starts.why}"
         return
     detail = f", {stops.detail}" if stops.detail else ""

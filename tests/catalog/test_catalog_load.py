@@ -148,6 +148,13 @@ def test_a_clusters_key_that_waits_is_not_supported_yet() -> None:
     assert texts(CLUSTER + "sync: auto\n") == ["a.yaml:3:1: $.sync: not supported yet: 'sync'"]
 
 
+@pytest.mark.parametrize("kind", ["Fleet", "Scenario"])
+def test_files_of_other_commands_are_no_part_of_a_catalog(kind: str) -> None:
+    assert texts(f"apiVersion: llmgw/v1\nkind: {kind}\nnodes: []\n") == [
+        f"a.yaml:2:7: $.kind: a {kind} is no part of a catalog: keep it elsewhere, or name the file in .llmgwignore"
+    ]
+
+
 def test_templates_wait() -> None:
     assert texts("apiVersion: llmgw/v1\nkind: Template\nname: x\n") == [
         "a.yaml:2:7: $.kind: not supported yet: kind Template"
