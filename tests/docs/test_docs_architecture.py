@@ -54,6 +54,8 @@ def test_every_store_key_is_in_the_table_and_no_other() -> None:
         keys.explain(ModelName("NAME")),
         keys.measured(SpecDigest("SPEC"), NodeName("NODE")),
         keys.concurrency(SpecDigest("SPEC"), NodeName("NODE")),
+        keys.ask(ModelName("MODEL")),
+        keys.scaling(ModelName("MODEL")),
         keys.usage("GATEWAY"),
     }
     table = {docs_text.words(row[0])[0]: row for row in docs_text.rows(PAGE, "store key")}
