@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from llmgw.catalog.spec import Catalog, ModelSpec, ProfileSpec
+from llmgw.catalog.spec import Catalog, ModelSpec, ProfileSpec, spec_digest
 from llmgw.facts import Ask, Event, Level, Measured, Phase, RecoveryRecord, ReplicaFact
 from llmgw.ids import ModelName, NodeName, ReplicaId, SpecDigest
 from llmgw.plan import Assignment, Endpoint, Launch, ModelStatus, Plan, Stop, Want
@@ -149,9 +149,10 @@ def _forgotten(seen: Seen) -> list[Put | Delete]:
 
 def _share(fact: ReplicaFact, model: ModelSpec) -> dict[str, Any]:
     """Its profile's share of the traffic; of one that the catalog no longer has, an equal one."""
-    for profile in model.profiles:
-        if profile.name == fact.profile:
-            return {"weight": profile.weight, "tier": profile.tier}
+    same = [profile for profile in model.profiles if spec_digest(model.name, profile) == fact.spec]
+    named = [profile for profile in model.profiles if profile.name == fact.profile]
+    for profile in (*same, *named):
+        return {"weight": profile.weight, "tier": profile.tier}
     return {}
 
 

@@ -379,8 +379,8 @@ class _Pass:
 
     def _launch_missing_draft(self, name: ModelName, place: Place | None) -> None:
         primaries = [one for one in (place.staying if place is not None else ()) if self._sorted.draft_of(one) == name]
-        if place is None or not primaries:
-            return  # its primary waits for room, and so does it
+        if place is None or not primaries or name not in self._catalog.models:
+            return  # its primary waits for room, and so does it; or it left, and what drafted with it goes too
         way = self._ways(self._catalog.models[name])[0]
         if place.name in way.shut:
             self._plan.wait(name, BACKING_OFF)

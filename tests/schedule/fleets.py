@@ -104,6 +104,7 @@ class Fleet:
         self.asks: dict[ModelName, Ask] = {}
         self.levels: dict[Any, ProfileSpec] = {}
         self.fields: dict[str, Any] = {}
+        self.launched = 0
 
     def has(self, model: ModelSpec, size: float, *, host: float = 0, listed: bool = True) -> ModelSpec:
         """In the catalog, each profile with `size` GiB (on devices where it uses some)."""

@@ -3,6 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from llmgw.catalog.spec import (
     Catalog,
     ClusterSpec,
@@ -260,3 +263,73 @@ def test_a_forecast_ends_after_so_many_passes_and_says_that_it_did_not_settle() 
 def test_the_same_question_has_the_same_answer() -> None:
     world = known([model(name, 7, priority=n) for n, name in enumerate("abcdef")], nodes=[report(BOX), report(DEN)])
     assert forecast(world, NOW) == forecast(world, NOW)
+
+
+NAMES = ("a", "b", "c", "d", "e")
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> Known:
+    """Some nodes, models of some sizes, and replicas that run: of these models, of earlier versions and of others."""
+    nodes = [
+        report(NodeName(f"n{n}"), total=draw(st.integers(8, 40)), devices=draw(st.integers(0, 2))) for n in range(3)
+    ]
+    models = [
+        model(
+            name,
+            draw(st.integers(1, 20)),
+            devices=draw(st.integers(0, 2)),
+            priority=draw(st.integers(0, 2)),
+            pinned=draw(st.booleans()) and draw(st.booleans()),
+            scaling=ScalingSpec(min=(least := draw(st.integers(1, 2))), max=least),
+            source=draw(st.sampled_from(["", "pypi://a==1/a", "pypi://b==1/b"])),
+        )
+        for name in draw(st.lists(st.sampled_from(NAMES), unique=True))
+    ]
+    world = known(models, nodes=nodes[: draw(st.integers(1, 3))])
+    facts = {}
+    for number in range(draw(st.integers(0, 4))):
+        spec = draw(st.sampled_from([*models, model("old", 3)]))
+        if draw(st.booleans()):
+            spec = replace(spec, profiles=(replace(spec.profiles[0], context=1),))
+        node = draw(st.sampled_from(sorted(world.observed.nodes)))
+        devices = world.observed.nodes[node].devices
+        if len(devices) < spec.profiles[0].devices:
+            continue
+        fact = running(
+            spec, f"r{number}", node, phase=draw(st.sampled_from([Phase.READY, Phase.STARTING, Phase.DRAINING]))
+        )
+        facts[fact.id] = replace(fact, devices=tuple(d.uuid for d in devices[: spec.profiles[0].devices]))
+    reports = {
+        name: replace(each, replicas=tuple(fact for fact in facts.values() if fact.node == name))
+        for name, each in world.observed.nodes.items()
+    }
+    return replace(world, observed=replace(world.observed, replicas=facts, nodes=reports))
+
+
+@given(worlds())
+@settings(max_examples=150, deadline=None)
+def test_a_forecast_comes_to_rest_and_from_there_nothing_is_left_to_do(world: Known) -> None:
+    seen = forecast(world, NOW)
+    assert seen.settled
+    again = forecast(seen.end, NOW)
+    assert again.is_empty
+    assert again.passes == 1
+    assert again.end == seen.end
+
+
+@given(worlds())
+@settings(max_examples=150, deadline=None)
+def test_what_a_forecast_ends_with_is_what_was_there_and_came_and_did_not_go(world: Known) -> None:
+    seen = forecast(world, NOW)
+    gone = {going.fact.id for going in seen.stops} | {
+        fact.id for fact in world.observed.replicas.values() if fact.phase is Phase.DRAINING
+    }
+    came = {coming.replica for coming in seen.launches}
+    assert set(seen.end.observed.replicas) == (set(world.observed.replicas) | came) - gone
+    for name, node in seen.end.observed.nodes.items():
+        here = [fact for fact in seen.end.observed.replicas.values() if fact.node == name]
+        assert {fact.id for fact in node.replicas} == {fact.id for fact in here}
+        assert len({fact.source for fact in node.weights}) == len(node.weights)
+        for device in node.devices:
+            assert device.used + device.free == device.total
