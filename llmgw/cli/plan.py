@@ -1,5 +1,6 @@
 """`llmgw plan`"""
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -112,8 +113,8 @@ def _load(catalog: str, checkout: Path | None, engines: "Engines") -> "Loaded":
 
 
 def _print(answer: "PlanOutput") -> None:
-    from llmgw.cli.planned import told
-    from llmgw.cli.printing import print_line
+    from llmgw.cli.planned import style_of, told
+    from llmgw.cli.printing import print_styled
 
-    for line in told(answer):
-        print_line(line)
+    for line in told(answer, time.time()):
+        print_styled(line, style_of(line))

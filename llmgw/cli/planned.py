@@ -37,6 +37,15 @@ _ALWAYS: Final = "in the catalog"
 _INDENT: Final = " " * 15
 
 
+_STYLES: Final = {"+": "green", "~": "yellow", ">": "cyan", "!": "red", "-": "red", "=": "blue"}
+
+
+def style_of(line: str) -> str:
+    """The colour of a line that an action begins with; none of the others."""
+    sign = line[2:4].rstrip() if line.startswith("  ") and line[3:4] == " " else ""
+    return _STYLES.get(sign, "")
+
+
 def told(plan: PlanOutput, now: float = 0.0) -> Iterator[str]:
     """Line by line. `now` in seconds since the Unix epoch."""
     for problem in plan.problems:

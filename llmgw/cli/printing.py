@@ -63,6 +63,17 @@ def print_line(text: str) -> None:
     sys.stdout.write(clean(text) + "\n")
 
 
+def print_styled(text: str, style: str) -> None:
+    """A line, coloured on a terminal."""
+    if not style or not sys.stdout.isatty():
+        print_line(text)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    Console().print(Text(clean(text), style=style), soft_wrap=True)
+
+
 def note(text: str) -> None:
     """A remark, on stderr: stdout holds the answer alone."""
     sys.stdout.flush()

@@ -22,7 +22,7 @@ from llmgw.admin.plans import (
     RouteRow,
     WaitingRow,
 )
-from llmgw.cli.planned import told
+from llmgw.cli.planned import style_of, told
 from llmgw.units import GIB, MIB
 
 SCHEMA = Path(__file__).parents[2] / "schemas" / "output" / "plan.v1.schema.json"
@@ -200,6 +200,12 @@ def test_what_only_goes_tells_what_it_frees(kind: str, sign: str, summary: str) 
     assert f"  {sign} {kind:<9} m: r1 on box (profile cpu, level degraded): memory pressure, for qwen" in shown
     assert "               frees 9.0 GiB of device memory and 1.0 GiB of host memory" in shown
     assert shown.endswith(f"Plan: {summary}.")
+
+
+def test_the_first_line_of_an_action_has_its_colour_and_no_other_line() -> None:
+    lines = list(told(PlanOutput(valid=True, actions=(action("launch", starts=PLACED), action("stop", stops=GONE)))))
+    assert [style_of(line) for line in lines if style_of(line)] == ["green", "red"]
+    assert style_of("  + launch    m on box: profile cpu (engine cpu)") == "green"
 
 
 def test_files_of_unknown_size_and_a_smaller_level_are_told() -> None:
