@@ -14,11 +14,6 @@ from llama_server import need_llama_server
 TWO = "driver 550.54.15\ngpu GPU-a NVIDIA_L4 3072 0 0 0\ngpu GPU-b NVIDIA_L4 1024 0 0 0\n"
 _WITHOUT = 'case "$*" in *--gpu-layers*) echo CUDA error: out of memory >&2; exit 1;; esac; exec "$@"'
 NO_ROOM = ["sh", "-c", _WITHOUT, "sh"]
-    "sh",
-    "-c",
-    'case "$*" in *--gpu-layers*) echo CUDA error: out of memory >&2; exit 1;; esac; exec "$@"',
-    "sh",
-]
 """A wrapper that fails as llama.cpp does where the accelerator has no room."""
 
 
