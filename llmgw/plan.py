@@ -75,6 +75,7 @@ class Rejection:
     have: Bytes = Bytes(0)
     freeable: Bytes = Bytes(0)  #: what there would be if all that may give way to it were evicted
     detail: str = ""
+    profile: ProfileName | None = None  #: that was refused
 
     def __str__(self) -> str:
         if self.need or self.have:
@@ -119,18 +120,31 @@ class Unschedulable:
     nodes: int = 1
 
     def __str__(self) -> str:
-        return "; ".join(map(str, self.rejections)) if self.nodes <= 1 else self._summary()
-
-    def _summary(self) -> str:
-        """`0/3 nodes: 2 device memory (need 9.0 GiB, most free 6.2 GiB on gpu-1), 1 disk (...)`."""
-        kinds: dict[Reason, list[Rejection]] = {}
+        """Profiles by name where there are several. Over several nodes a summary."""
+        profiles: dict[ProfileName | None, list[Rejection]] = {}
         for rejection in self.rejections:
-            kinds.setdefault(rejection.reason, []).append(rejection)
-        parts = [
-            f"{len({one.node for one in kind})} {reason}{_best(kind)}"
-            for reason, kind in sorted(kinds.items(), key=lambda item: (-len(item[1]), item[0]))
-        ]
-        return f"0/{self.nodes} nodes: {', '.join(parts)}"
+            profiles.setdefault(rejection.profile, []).append(rejection)
+        tell = _summary if self.nodes > 1 else _one_by_one
+        told = {profile: tell(rejections) for profile, rejections in profiles.items()}
+        head = f"0/{self.nodes} nodes: " if self.nodes > 1 else ""
+        if len(told) == 1:
+            return head + next(iter(told.values()))
+        return head + "; ".join(f"profile {profile}: {text}" if profile else text for profile, text in told.items())
+
+
+def _one_by_one(rejections: Sequence[Rejection]) -> str:
+    return "; ".join(map(str, rejections))
+
+
+def _summary(rejections: Sequence[Rejection]) -> str:
+    """`2 device memory (need 9.0 GiB, most free 6.2 GiB on gpu-1), 1 disk (...)`"""
+    kinds: dict[Reason, list[Rejection]] = {}
+    for rejection in rejections:
+        kinds.setdefault(rejection.reason, []).append(rejection)
+    return ", ".join(
+        f"{len({one.node for one in kind})} {reason}{_best(kind)}"
+        for reason, kind in sorted(kinds.items(), key=lambda item: (-len(item[1]), item[0]))
+    )
 
 
 def _best(kind: Sequence[Rejection]) -> str:

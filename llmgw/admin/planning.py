@@ -208,6 +208,7 @@ def rejection_row(rejection: Rejection) -> RejectionRow:
         have=rejection.have,
         freeable=rejection.freeable,
         detail=rejection.detail,
+        profile=rejection.profile,
     )
 
 

@@ -89,6 +89,7 @@ class RejectionRow:
     have: Size
     freeable: Size
     detail: str
+    profile: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

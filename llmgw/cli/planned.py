@@ -144,14 +144,16 @@ def _refused(rows: Sequence[RefusedRow], models: Sequence[EndRow]) -> Iterator[s
         placed = f" ({end.ready} of {end.wanted} placed)" if end is not None and end.ready else ""
         yield f"{row.model}{placed}: {row.summary}"
         if len({each.node for each in row.rejections}) > 1:
-            yield from (f"  {_rejection(each)}" for each in row.rejections[:MOST])
-            yield from _more(len(row.rejections) - MOST, "node", indent="  ")
+            several = len({each.profile for each in row.rejections}) > 1
+            yield from (f"  {_rejection(each, named=several)}" for each in row.rejections[:MOST])
+            yield from _more(len(row.rejections) - MOST, "refusal", indent="  ")
     yield from _more(len(rows) - MOST, "model")
 
 
-def _rejection(row: RejectionRow) -> str:
+def _rejection(row: RejectionRow, *, named: bool) -> str:
     """`gpu-1: device memory: needs 9.0 GiB, has 6.2 GiB, 8.0 GiB if all that may give way went`"""
-    text = f"{row.node}: {row.reason}"
+    profile = f" (profile {row.profile})" if named and row.profile else ""
+    text = f"{row.node}{profile}: {row.reason}"
     if row.need or row.have:
         text += f": needs {format_bytes(row.need)}, has {format_bytes(row.have)}"
         if row.freeable > row.have:

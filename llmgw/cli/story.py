@@ -191,9 +191,11 @@ def _place(place: PlaceRow) -> Iterator[str]:
     elif place.cordon is not None and not refusals:
         verdict += f"; {'being drained' if place.cordon.drain else 'cordoned'} by {place.cordon.by}"
     yield _row(place.node, f"{verdict}; {room}")
+    several = len({refusal.profile for refusal in refusals}) > 1
     for refusal in refusals:
         more = "no further one" if place.verdict == "placed" else "refused"
-        yield _row("", f"{more}: {_refusal(refusal)}")
+        profile = f" as profile {refusal.profile}" if several and refusal.profile else ""
+        yield _row("", f"{more}{profile}: {_refusal(refusal)}")
     for device in place.devices:
         most = size(limit(device.capacity, device.budget))
         yield _row("", f"{device.name} #{device.index}: {size(device.counted)} counted of {most} for engines")

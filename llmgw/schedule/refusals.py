@@ -1,5 +1,6 @@
 """Why a model is not placed: each node's first reason, with what it needs, what there is, what evicting could free."""
 
+from dataclasses import replace
 from typing import Final
 
 from llmgw.catalog.spec import Catalog
@@ -29,7 +30,8 @@ class Refusals:
 
     def of(self, way: Way, want: Want) -> list[Rejection]:
         """One for each node, as things stand in the pass."""
-        return [self._refusal(way, want, name) for name in list(self._nodes.places)[:MOST]]
+        names = list(self._nodes.places)[:MOST]
+        return [replace(self._refusal(way, want, name), profile=way.profile.name) for name in names]
 
     def _refusal(self, way: Way, want: Want, name: NodeName) -> Rejection:
         static = self._filters.refusal(way.model, way.profile, name)

@@ -155,7 +155,9 @@ def test_fallbacks_and_levels_are_told(ask: Any) -> None:
 def test_accelerators_and_what_evicting_could_free_are_told(ask: Any) -> None:
     refusals = (
         RejectionRow(node="box", reason="device memory", need=9 * GIB, have=6 * GIB, freeable=8 * GIB, detail=""),
-        RejectionRow(node="box", reason="engine unavailable", need=0, have=0, freeable=0, detail="no cpu"),
+        RejectionRow(
+            node="box", reason="engine unavailable", need=0, have=0, freeable=0, detail="no cpu", profile="cpu"
+        ),
     )
     place = PlaceRow(
         node="box", verdict="refused", reason="device memory", need=9 * GIB, have=6 * GIB, detail="",
@@ -174,7 +176,7 @@ def test_accelerators_and_what_evicting_could_free_are_told(ask: Any) -> None:
         "            refused: device memory (needs 9.0 GiB, has 6.0 GiB; evicting what may give way would make 8.0 GiB)"
         in text
     )
-    assert "             refused: engine unavailable: no cpu" in text
+    assert "             refused as profile cpu: engine unavailable: no cpu" in text
     assert "             L40S #1: 34.0 GiB counted of 40.0 GiB for engines" in text
     assert "             34.0 GiB of accelerators' and 1.0 GiB by big (ready, priority 0)" in text
     here = told(ask, places=(replace(place, verdict="placed", refusals=refusals[:1]),))

@@ -224,13 +224,13 @@ def test_routes_that_change_are_told_and_restart_nothing() -> None:
 
 def test_what_could_be_freed_is_told_where_it_is_more_than_there_is() -> None:
     short = RejectionRow(node="a", reason="host memory", need=9 * GIB, have=6 * GIB, freeable=8 * GIB, detail="")
-    other = RejectionRow(node="b", reason="cordoned", need=0, have=0, freeable=0, detail="by ann")
+    other = RejectionRow(node="b", reason="cordoned", need=0, have=0, freeable=0, detail="by ann", profile="cpu")
     refused = RefusedRow(model="m", summary="0/2 nodes: ...", rejections=(short, other))
     end = EndRow(model="m", state="ready", reason="", wanted=3, ready=2, why="")
     shown = text(refused=(refused,), models=(end,))
     assert "  m (2 of 3 placed): 0/2 nodes: ..." in shown
     assert "    a: host memory: needs 9.0 GiB, has 6.0 GiB, 8.0 GiB if all that may give way went" in shown
-    assert "    b: cordoned (by ann)" in shown
+    assert "    b (profile cpu): cordoned (by ann)" in shown
     assert shown.endswith("Nothing to do. 1 model cannot be placed.")
 
 
