@@ -140,7 +140,7 @@ def _of_level(level: str, shrunk: Leaves, whole: Leaves) -> Iterator[tuple[Path,
 
 def _field(owner: Any, name: str, path: Path, effect: Effect) -> Leaves:
     value, at = getattr(owner, name), (*path, *_WRITTEN_AS.get(name, (name,)))
-    if value is None or value == {}:
+    if value is None or value == {} or (name == "windows" and not value):
         return {}
     unit = _units(owner.__class__).get(name)
     if unit is not None:

@@ -115,6 +115,11 @@ def test_what_a_level_inherits_is_told_once() -> None:
             "scaling: {schedule: [{from: '08:00', to: '09:00', min: 2, max: 3}]}\n",
             ('scaling.schedule["daily 08:00-09:00"]', "min 2", "min 2, max 3", "placement"),
         ),
+        (
+            "",
+            "scaling: {schedule: [{from: '08:00', to: '09:00', min: 2}]}\n",
+            ('scaling.schedule["daily 08:00-09:00"]', None, "min 2", "placement"),
+        ),
         ("", "scaling: {idle_timeout: 90}\n", ("scaling.idle_timeout", None, "1m30s", "placement")),
     ],
 )
