@@ -56,7 +56,8 @@ def demand(
         ask, used = current.get(replica.model), _used(replica, observed, now.wall)
         if ask is not None and used is not None and (ask.used is None or ask.used < used):
             current[replica.model] = replace(ask, used=used)
-    return {name: _with_since(ask) for name, ask in current.items()}
+    longest = catalog.cluster.gateway.cold_start_timeout
+    return {name: _with_since(ask, longest) for name, ask in current.items()}
 
 
 def desired(
@@ -126,11 +127,6 @@ def idle_timeout(scaling: ScalingSpec, cluster: ClusterSpec) -> Seconds:
     return scaling.idle_timeout or cluster.defaults.idle_timeout
 
 
-def describe(window: Window) -> str:
-    """A window as people write it: `mon-fri 08:00-19:00`."""
-    return f"{_days(window.days)} {_time(window.start)}-{_time(window.end)}"
-
-
 def _bounds(
     model: ModelSpec, cluster: ClusterSpec, ask: Ask | None, waited: bool, local: datetime, now: Wall, fallback: bool
 ) -> Bounds:
@@ -176,7 +172,7 @@ def _waits(ask: Ask, held: int | None, cluster: ClusterSpec, now: Wall) -> bool:
 def _steady(base: int, ceiling: int, window: Window | None, some: bool, waited: bool) -> Bounds:
     """Wanted whether asked for or not. `window`: the one that holds now; `some`: whether it has any."""
     if window is not None:
-        why = f"window {describe(window)}" + ("" if base else ": none")
+        why = f"window {windows.describe(window)}" + ("" if base else ": none")
     elif not base:
         why = "outside its windows" if some else "its scaling.min is 0"
     else:
@@ -217,8 +213,11 @@ def _clamped(ask: Ask, now: Wall) -> Ask:
     return Ask(asked=min(ask.asked, now), used=used, since=since)
 
 
-def _with_since(ask: Ask) -> Ask:
-    since = (ask.since or ask.asked) if _is_unserved(ask) else None
+def _with_since(ask: Ask, longest: Seconds) -> Ask:
+    """With the first ask that a request may still wait for: those before were answered, or have waited too long."""
+    since = None
+    if _is_unserved(ask):
+        since = Wall(max(ask.asked - longest, ask.asked if ask.since is None else ask.since))
     return ask if since == ask.since else replace(ask, since=since)
 
 
@@ -237,18 +236,3 @@ def _ago(idle: Seconds) -> str:
     if idle < 60:
         return "less than a minute ago"
     return f"{format_seconds(idle // 60 * 60)} ago"
-
-
-def _days(days: tuple[int, ...]) -> str:
-    if len(days) == len(windows.DAYS):
-        return "daily"
-    runs: list[list[str]] = []
-    for before, day in zip((None, *sorted(days)), sorted(days), strict=False):
-        if before is None or before + 1 < day:
-            runs.append([])
-        runs[-1].append(windows.DAYS[day])
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(run) for run in runs)
-
-
-def _time(minutes: int) -> str:
-    return f"{minutes // 60:02d}:{minutes % 60:02d}"

@@ -175,7 +175,7 @@ def _while_busy(
         return ScalingState(extra=state.extra, busy_since=since), None
     holds = "" if measured is None else f", of {measured} that one replica holds"
     text = (
-        f"{count} to {count + 1} replicas: {load.waiting} requests wait and {load.running} run on {load.ready}{holds}, "
+        f"{count} to {count + 1} replicas: {_wait(load.waiting)} and {load.running} run on {load.ready}{holds}, "
         f"busy for {format_seconds(now - since)}; at most {ceiling}"
     )
     return ScalingState(extra=state.extra + 1, busy_since=now), text
@@ -189,10 +189,14 @@ def _while_quiet(
         return ScalingState(extra=state.extra, quiet_since=since), None
     count = base + state.extra
     text = (
-        f"{count} to {count - 1} replicas: none waits and {load.running} run on {load.ready}, "
+        f"{count} to {count - 1} replica{'s' if count > 2 else ''}: none waits and {load.running} run on {load.ready}, "
         f"quiet for {format_seconds(now - since)}; at least {base}"
     )
     return ScalingState(extra=state.extra - 1, quiet_since=now), text
+
+
+def _wait(requests: int) -> str:
+    return "1 request waits" if requests == 1 else f"{requests} requests wait"
 
 
 def _bounded(state: ScalingState, room: int, now: Wall) -> ScalingState:

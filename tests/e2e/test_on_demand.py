@@ -145,7 +145,7 @@ def test_a_replica_more_while_requests_wait_and_one_less_when_they_do_not(
         (up,) = events(daemon, "scaled up")
         assert "1 to 2 replicas" in up
         (down,) = events(daemon, "scaled down")
-        assert "2 to 1 replicas" in down
+        assert "2 to 1 replica:" in down
 
 
 def flagged(flag: Path) -> list[str]:

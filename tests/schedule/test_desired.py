@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from make import NOW, catalog, model, observed, replica
 
 from llmgw.catalog.spec import Defaults, GatewaySettings, ModelSpec, ScalingSpec, Window
-from llmgw.desired import Bounds, all_bounds, demand, describe, desired, next_due
+from llmgw.desired import Bounds, all_bounds, demand, desired, next_due
 from llmgw.facts import Ask, Phase, ReplicaFact
 from llmgw.ids import ModelName, ReplicaId
 from llmgw.plan import Reason, Wish
@@ -303,6 +303,11 @@ def test_asks_of_models_that_left_or_are_not_on_demand_are_dropped() -> None:
     assert found == {"lazy": Ask(asked=ago(1), since=ago(1))}
 
 
+def test_an_ask_that_nobody_can_wait_for_any_more_gives_no_precedence() -> None:
+    found = brought(lazy(), ask=Ask(asked=ago(1), since=ago(5000)))
+    assert found == Ask(asked=ago(1), since=ago(301))
+
+
 def test_the_first_ask_since_it_was_last_used_is_remembered_until_it_is_used() -> None:
     spec = lazy()
     assert brought(spec, ask=Ask(asked=ago(1), used=ago(90), since=ago(30))) == Ask(
@@ -340,16 +345,6 @@ def test_a_windows_begin_and_end_are_due() -> None:
 def test_what_is_due_first_counts() -> None:
     asked = {A: Ask(asked=ago(IDLE - 60, MONDAY), used=ago(IDLE - 60, MONDAY))}
     assert next_due(catalog(lazy(windows=(WORK,))), asked, MONDAY) == pytest.approx(MONDAY.wall + 60)
-
-
-# words
-
-
-def test_windows_are_told_as_people_write_them() -> None:
-    assert describe(WORK) == "mon-fri 08:00-19:00"
-    assert describe(Window(days=(5, 6), start=0, end=1440)) == "sat,sun 00:00-24:00"
-    assert describe(Window(days=(0, 2, 3, 4, 6), start=22 * 60, end=6 * 60 + 5)) == "mon,wed-fri,sun 22:00-06:05"
-    assert describe(Window(days=tuple(range(7)), start=60, end=120)) == "daily 01:00-02:00"
 
 
 # properties

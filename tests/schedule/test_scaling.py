@@ -155,7 +155,16 @@ def test_a_step_says_its_figures() -> None:
     up = text_of(ScalingState(extra=1, busy_since=ago(31)), BUSY, measured=4)
     assert up == "2 to 3 replicas: 2 requests wait and 4 run on 1, of 4 that one replica holds, busy for 31s; at most 3"
     down = text_of(ScalingState(extra=1, quiet_since=ago(DOWN)), QUIET)
-    assert down == "2 to 1 replicas: none waits and 1 run on 2, quiet for 5m; at least 1"
+    assert down == "2 to 1 replica: none waits and 1 run on 2, quiet for 5m; at least 1"
+
+
+def test_words_agree_with_their_numbers() -> None:
+    one = text_of(ScalingState(busy_since=ago(31)), ModelLoad(ready=1, running=9, waiting=1), measured=4)
+    assert one is not None
+    assert "replicas: 1 request waits and 9 run on 1" in one
+    three = text_of(ScalingState(extra=2, quiet_since=ago(DOWN)), QUIET)
+    assert three is not None
+    assert three.startswith("3 to 2 replicas:")
 
 
 def test_no_step_says_nothing() -> None:
