@@ -1,6 +1,6 @@
 """The route that plans: what a catalog would change here, and nothing is changed."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from fastapi import APIRouter, Request
@@ -10,6 +10,7 @@ from starlette.responses import Response
 from llmgw.admin import reading
 from llmgw.admin.answers import answer
 from llmgw.admin.bodies import read_body
+from llmgw.admin.model_routes import NotThere
 from llmgw.admin.planning import plan_output, route_rows
 from llmgw.admin.plans import PlanOutput, PlanRequest
 from llmgw.admin.views import problem_rows
@@ -23,9 +24,10 @@ from llmgw.units import MIB
 MAX_CATALOG = 64 * MIB
 """Bytes of a catalog in JSON: more than any that can be loaded comes to."""
 
-Foresee = Callable[[Catalog | None], Awaitable[tuple[Forecast, Loaded, Catalog | None]]]
-"""Of a catalog, or of the followed one as it stands on disk; with what loading it had to say, and what is in force.
-Raises CatalogInvalid, CatalogUnreadable."""
+Foresee = Callable[[Catalog | None, Sequence[str]], Awaitable[tuple[Forecast, Loaded, Catalog | None]]]
+"""Of a catalog, or of the followed one as it stands on disk, and as if these models had been asked for; with what
+loading it had to say, and what is in force. Raises CatalogInvalid, CatalogUnreadable, ValueError for a model that is
+not in it."""
 
 
 def plan_routes(store: Store, foresee: Foresee | None) -> APIRouter:
@@ -41,9 +43,11 @@ def plan_routes(store: Store, foresee: Foresee | None) -> APIRouter:
         followed = seen.status.source if seen.status is not None else None
         source = asked.source if asked.catalog is not None else followed
         try:
-            forecast, loaded, before = await foresee(asked.catalog)
+            forecast, loaded, before = await foresee(asked.catalog, asked.asked)
         except CatalogInvalid as error:
             return answer(PlanOutput(valid=False, source=source, problems=problem_rows(error.problems)))
+        except ValueError as error:
+            raise NotThere(str(error)) from error
         routes = route_rows(before, loaded.catalog) if before is not None else ()
         told = plan_output(forecast, in_force=before.revision if before is not None else None, routes=routes)
         return answer(replace(told, source=source, warnings=problem_rows(loaded.warnings)))

@@ -191,10 +191,12 @@ class PlanOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """The body of `POST /api/v1/plan`. `catalog` null: the daemon's own, as it stands on disk."""
+    """The body of `POST /api/v1/plan`. `catalog` null: the daemon's own, as it stands on disk. `asked`: models, by name
+    or alias, that requests are taken to have come for."""
 
     catalog: Catalog | None = None
     source: str | None = None
+    asked: tuple[str, ...] = ()
 
 
 PLANS: Final = {"plan": PlanOutput}

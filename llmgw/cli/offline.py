@@ -1,6 +1,7 @@
 """Planning without a daemon: a catalog against a fleet that is described in a file."""
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from llmgw.errors import TerminalError
 from llmgw.facts import DiskFact, MemoryFact, NodeReport, Observed, WeightsFact
 from llmgw.fleet import load_fleet, reports
 from llmgw.ids import NodeName
-from llmgw.schedule.forecast import forecast
+from llmgw.schedule.forecast import asked_for, forecast
 from llmgw.schedule.think import Known
 from llmgw.units import Bytes
 from llmgw.weights.cache import Cache
@@ -22,11 +23,14 @@ if TYPE_CHECKING:
     from llmgw.engine.manager import Engines
 
 
-def plan_offline(catalog: Catalog, fleet: Path, engines: "Engines", cache: Path) -> "PlanOutput":
+def plan_offline(
+    catalog: Catalog, fleet: Path, engines: "Engines", cache: Path, asked: Sequence[str] = ()
+) -> "PlanOutput":
     """What an idle fleet would come to. Engines, and what they make of files that are on this machine (`cache`, and
-    files in place), are those that are installed here.
+    files in place), are those that are installed here. `asked`: models that requests are taken to have come for.
 
-    Raises CatalogInvalid with every problem of the fleet's file, TerminalError where it cannot be read.
+    Raises CatalogInvalid with every problem of the fleet's file, TerminalError where it cannot be read or there is no
+    such model.
     """
     now = SystemClock().now()
     try:
@@ -41,7 +45,10 @@ def plan_offline(catalog: Catalog, fleet: Path, engines: "Engines", cache: Path)
         observed=Observed(nodes=nodes, replicas={}, recovery={}, footprints=sized.footprints),
         levels=sized.levels,
     )
-    return plan_output(forecast(known, now), offline=True)
+    try:
+        return plan_output(forecast(asked_for(known, asked, now), now), offline=True)
+    except ValueError as error:
+        raise TerminalError(str(error)) from error
 
 
 def _here(catalog: Catalog, cache: Path) -> NodeReport:

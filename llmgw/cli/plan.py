@@ -31,6 +31,10 @@ def plan(
         ),
     ] = None,
     fleet: FleetFile = None,
+    asked: Annotated[
+        list[str] | None,
+        typer.Option("--asked", metavar="MODEL", help="As if a request for MODEL had just come. May be given again."),
+    ] = None,
     state: State = None,
     admin: Admin = None,
     output: Output = OutputFormat.TABLE,
@@ -46,6 +50,7 @@ def plan(
       llmgw plan
       llmgw plan ./catalog
       llmgw plan HEAD~1
+      llmgw plan --asked qwen3-8b
       llmgw plan ./catalog --fleet fleet.yaml
     """
     from llmgw.admin.plans import PlanOutput
@@ -56,7 +61,8 @@ def plan(
 
     logs.configure()
     try:
-        answer = _offline(catalog, fleet, state_root(state)) if fleet else _live(catalog, state, admin)
+        names = tuple(asked or ())
+        answer = _offline(catalog, fleet, state_root(state), names) if fleet else _live(catalog, state, admin, names)
     except CatalogInvalid as error:
         answer = PlanOutput(valid=False, source=catalog, problems=problem_rows(error.problems))
     if wants_json(output, as_json):
@@ -70,7 +76,7 @@ def plan(
     return ExitCode.CHANGES if answer.changes else ExitCode.FINE
 
 
-def _live(catalog: str | None, state: Path | None, admin: str | None) -> "PlanOutput":
+def _live(catalog: str | None, state: Path | None, admin: str | None, asked: tuple[str, ...]) -> "PlanOutput":
     """The daemon plans: it knows what runs."""
     from llmgw.admin.plans import PlanOutput, PlanRequest
     from llmgw.admin.shapes import StatusOutput
@@ -78,20 +84,20 @@ def _live(catalog: str | None, state: Path | None, admin: str | None) -> "PlanOu
 
     client = connect(state_root(state), admin)
     if catalog is None:
-        return client.post("plan", PlanOutput, PlanRequest())
+        return client.post("plan", PlanOutput, PlanRequest(asked=asked))
     from llmgw.engine.manager import find_engines
 
     source = None if Path(catalog).exists() else client.get("status", StatusOutput).catalog.source
     loaded = _load(catalog, None if source is None else Path(source), find_engines())
-    return client.post("plan", PlanOutput, PlanRequest(catalog=loaded.catalog, source=catalog))
+    return client.post("plan", PlanOutput, PlanRequest(catalog=loaded.catalog, source=catalog, asked=asked))
 
 
-def _offline(catalog: str | None, fleet: Path, root: Path) -> "PlanOutput":
+def _offline(catalog: str | None, fleet: Path, root: Path, asked: tuple[str, ...]) -> "PlanOutput":
     from llmgw.cli.offline import plan_offline
     from llmgw.engine.manager import find_engines
 
     engines = find_engines()
-    return plan_offline(_load(catalog or ".", Path(), engines).catalog, fleet, engines, root / "weights")
+    return plan_offline(_load(catalog or ".", Path(), engines).catalog, fleet, engines, root / "weights", asked)
 
 
 def _load(catalog: str, checkout: Path | None, engines: "Engines") -> "Loaded":

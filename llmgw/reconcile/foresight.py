@@ -1,7 +1,7 @@
 """What a catalog would lead to as things stand here now. Nothing is written."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from llmgw.facts import NodeReport, WeightsFact
 from llmgw.ids import NodeName
 from llmgw.reconcile.liveness import Liveness
 from llmgw.reconcile.observe import Seen, observe
-from llmgw.schedule.forecast import Forecast, forecast
+from llmgw.schedule.forecast import Forecast, asked_for, forecast
 from llmgw.schedule.think import Known
 from llmgw.store.api import Store
 from llmgw.weights.naming import canonical
@@ -49,16 +49,19 @@ class Foresight:
         self._node = node
         self._look = look
 
-    async def foresee(self, catalog: Catalog | None) -> tuple[Forecast, Loaded, Catalog | None]:
+    async def foresee(
+        self, catalog: Catalog | None, asked: Sequence[str] = ()
+    ) -> tuple[Forecast, Loaded, Catalog | None]:
         """Of `catalog`, or of the followed one as it stands on disk, with what loading that had to say, and what is in
-        force before it.
+        force before it. `asked`: models that requests are taken to have come for.
 
-        Raises CatalogInvalid and CatalogUnreadable, and what reading the store raises.
+        Raises CatalogInvalid and CatalogUnreadable, ValueError for a model that is not in it, and what reading the
+        store raises.
         """
         loaded = Loaded(catalog=catalog) if catalog is not None else await asyncio.to_thread(self._load)
         before, now, sizes = self._live.current, self._clock.now(), Sizes(self._engines)
         seen = await observe(self._store, sizes, loaded.catalog, now, liveness=self._liveness)
-        known = await asyncio.to_thread(self._known, seen, loaded.catalog, sizes)
+        known = asked_for(await asyncio.to_thread(self._known, seen, loaded.catalog, sizes), asked, now)
         return await asyncio.to_thread(forecast, known, now), loaded, before
 
     def _load(self) -> Loaded:

@@ -8,8 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from llmgw.catalog.schemas import did_you_mean
 from llmgw.catalog.spec import Catalog, ProfileSpec, WeightsSpec, spec_digest
+from llmgw.catalog.yamldoc import quoted
 from llmgw.facts import (
+    Ask,
     DeviceFact,
     EngineLoad,
     Footprint,
@@ -95,6 +98,21 @@ def forecast(known: Known, now: Instant, *, most: int = MOST_PASSES) -> Forecast
         passes=most,
         settled=False,
     )
+
+
+def asked_for(known: Known, asked: Iterable[str], now: Instant) -> Known:
+    """As if requests for these models, by name or alias, had just come.
+
+    Raises ValueError for a name that the catalog does not have.
+    """
+    models = {name: spec.name for spec in known.catalog.models.values() for name in spec.names}
+    asks = dict(known.asks)
+    for name in asked:
+        if name not in models:
+            raise ValueError(f"no model {quoted(name)} in the catalog{did_you_mean(name, models)}")
+        before = asks.get(models[name])
+        asks[models[name]] = Ask(asked=now.wall, used=before.used if before is not None else None)
+    return replace(known, asks=asks)
 
 
 def _coming(launch: Launch, observed: Observed, number: int, order: int) -> Coming:

@@ -25,7 +25,8 @@ def test_an_examples_first_line_leads_editors_to_the_schema(file: Path) -> None:
     first = file.read_text().splitlines()[0]
     assert first.startswith("# yaml-language-server: $schema=")
     target = (file.parent / first.partition("=")[2]).resolve()
-    assert target == (schema_directory() / "catalog.v1.schema.json").resolve()
+    schema = "fleet" if file.name == "fleet.yaml" else "catalog"
+    assert target == (schema_directory() / f"{schema}.v1.schema.json").resolve()
 
 
 def test_the_quickstart_is_one_checked_model_under_the_name_default() -> None:

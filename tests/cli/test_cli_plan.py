@@ -163,6 +163,30 @@ def test_files_of_this_machine_make_the_estimate_and_are_not_taken_for_the_fleet
     assert "to fetch" not in ran.out
 
 
+def test_a_model_may_be_taken_as_asked_for(plan: Any) -> None:
+    cold = model("cold", "1GiB", more="scaling: {on_demand: true}\naliases: [chilly]")
+    ran = plan(cold, options=("--asked", "chilly"))
+    assert ran.code == 2
+    assert "  + launch    cold on plain: profile p (engine command)" in ran.out.splitlines()
+    assert "asked for" in ran.out
+    ran = plan(cold, options=("--asked", "cole"))
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == "llmgw: no model 'cole' in the catalog; did you mean 'cold'?\n"
+
+
+EXAMPLE = Path(__file__).parents[2] / "catalog-examples" / "gpu-server"
+
+
+def test_the_example_of_a_fleet_is_one_that_its_catalog_can_be_planned_on(cli: Any, tmp_path: Path) -> None:
+    common = (EXAMPLE, "--fleet", EXAMPLE / "fleet.yaml", "--state", tmp_path)
+    ran = cli("plan", *common, "--asked", "mistral-small-24b", "--asked", "smollm2-135m-instruct")
+    assert (ran.code, ran.err) == (2, "")
+    assert "  + launch    qwen3-8b on gpu-1, NVIDIA L40S" in ran.out
+    assert "  + launch    mistral-small-24b on gpu-1, NVIDIA L40S" in ran.out
+    assert "Cannot be placed" not in ran.out
+    assert ran.out.splitlines()[-1] == "Plan: 3 to launch. 93.8 MiB to fetch."
+
+
 # -- how a plan is told
 
 PLACED = PlacedRow(

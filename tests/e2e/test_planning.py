@@ -173,6 +173,19 @@ def test_a_cordon_outlives_the_daemon(daemon: Daemon) -> None:
     assert daemon.seen("nodes")["nodes"][0]["cordon"]["drain"] is False
 
 
+def test_what_a_request_would_lead_to_is_told_without_one(repo: Repo, tmp_path: Path) -> None:
+    lazy = command("lazy").replace("name: lazy\n", "name: lazy\nscaling: {on_demand: true}\n")
+    repo.commit({"b.yaml": None, "lazy.yaml": lazy})
+    with serving(repo.path, tmp_path / "home") as daemon:
+        daemon.ready("a")
+        assert planned(daemon, code=0)["actions"] == []
+        assert kinds(planned(daemon, "--asked", "lazy", code=2)) == [("launch", "lazy")]
+        assert planned(daemon, code=0)["actions"] == [], "nobody has asked"
+        unknown = daemon.cli("plan", "--asked", "lasy", check=False)
+        assert (unknown.returncode, unknown.stdout) == (1, "")
+        assert "no model 'lasy' in the catalog; did you mean 'lazy'?" in unknown.stderr
+
+
 def _unschedulable(daemon: Daemon, name: str) -> Any:
     rows = {row["name"]: row for row in daemon.seen("models")["models"]}
     return rows.get(name) if name in rows and rows[name]["state"] == "unschedulable" else None
