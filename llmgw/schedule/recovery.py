@@ -21,7 +21,7 @@ Quarantine still makes one probing attempt every `quarantine_retry`, and is lift
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from llmgw.catalog.spec import Catalog, ModelSpec, RecoverySettings, spec_digest
+from llmgw.catalog.spec import Catalog, ModelSpec, ProfileSpec, RecoverySettings, spec_digest
 from llmgw.facts import Action, FailureKind, Level, NodeReport, Observed, Phase, RecoveryRecord, ReplicaFact
 from llmgw.ids import EngineName, NodeName, ReplicaId, SpecDigest, short_hash
 from llmgw.plan import Levels
@@ -48,7 +48,7 @@ Key = tuple[SpecDigest, NodeName]
 def changes(observed: Observed, catalog: Catalog, levels: Levels, now: Instant) -> dict[Key, RecoveryRecord | None]:
     """The records that change: failures counted; None where a success, a spec that left or a node that changed has
     them forgotten."""
-    models = {spec_digest(model.name, one): model for model in catalog.models.values() for one in model.profiles}
+    models = {spec_digest(model.name, one): (model, one) for model in catalog.models.values() for one in model.profiles}
     existing: dict[SpecDigest, set[Level]] = {}
     for spec, level in levels:
         existing.setdefault(spec, set()).add(level)
@@ -58,14 +58,15 @@ def changes(observed: Observed, catalog: Catalog, levels: Levels, now: Instant) 
         before = observed.recovery.get(key)
         if fact.spec not in models or (before is not None and _is_counted(fact, before, now)):
             continue
+        model, profile = models[fact.spec]
         changed[key] = account(
             fact,
             changed.get(key, before),
             catalog.cluster.recovery,
             now,
             levels=existing.get(fact.spec, ()),
-            has_fallback=models[fact.spec].fallback is not None,
-            facts=node_facts(observed.nodes.get(fact.node), fact.engine),
+            has_fallback=model.fallback is not None,
+            facts=_facts(profile, observed.nodes.get(fact.node)),
         )
     return changed
 
@@ -76,7 +77,10 @@ def _failed(observed: Observed) -> list[tuple[Wall, ReplicaId, ReplicaFact]]:
 
 
 def _forgotten(
-    observed: Observed, models: Mapping[SpecDigest, ModelSpec], settings: RecoverySettings, now: Instant
+    observed: Observed,
+    models: Mapping[SpecDigest, tuple[ModelSpec, ProfileSpec]],
+    settings: RecoverySettings,
+    now: Instant,
 ) -> dict[Key, RecoveryRecord | None]:
     proven: dict[Key, Wall] = {}  #: the latest moment that a stable replica became ready
     for fact in observed.replicas.values() if observed.recovery else ():
@@ -87,7 +91,7 @@ def _forgotten(
         for (spec, node), record in observed.recovery.items()
         if spec not in models
         or _was_before(record, proven.get((spec, node)), now)
-        or _lifted(record, models[spec], spec, observed.nodes.get(node))
+        or _lifted(record, models[spec][1], observed.nodes.get(node))
     }
 
 
@@ -97,23 +101,26 @@ def _was_before(record: RecoveryRecord, ready: Wall | None, now: Instant) -> boo
     return ready is not None and (record.last.at <= ready or record.last.at > now.wall + CLOCK_JUMP)
 
 
-def _lifted(record: RecoveryRecord, model: ModelSpec, spec: SpecDigest, report: NodeReport | None) -> bool:
+def _lifted(record: RecoveryRecord, profile: ProfileSpec, report: NodeReport | None) -> bool:
     """Whether the node has changed since it was quarantined there, and the engine can be used."""
     if not record.quarantined or not record.facts or report is None:
         return False
-    engine = next(one.engine for one in model.profiles if spec_digest(model.name, one) == spec)
-    usable = any(one.name == engine and one.why is None for one in report.engines)
-    return usable and node_facts(report, engine) != record.facts
+    usable = any(one.name == profile.engine and one.why is None for one in report.engines)
+    return usable and _facts(profile, report) != record.facts
 
 
-def node_facts(report: NodeReport | None, engine: EngineName) -> str:
-    """A short hash of what an attempt depends on besides the spec: which program runs, on which devices, in how much
-    memory. Empty: not known."""
+def _facts(profile: ProfileSpec, report: NodeReport | None) -> str:
+    return node_facts(report, profile.engine, devices=profile.devices > 0)
+
+
+def node_facts(report: NodeReport | None, engine: EngineName, *, devices: bool = True) -> str:
+    """A short hash of what an attempt depends on besides the spec: which program runs, in how much memory, and where
+    it uses them, on which `devices`. Empty: not known."""
     if report is None:
         return ""
     programs = sorted(f"{one.version} {one.path} {one.why is None}" for one in report.engines if one.name == engine)
-    devices = sorted(f"{one.uuid} {one.healthy} {one.divided}" for one in report.devices)
-    return short_hash("\n".join([*programs, *devices, str(report.memory.total)]), 16)
+    accelerators = sorted(f"{one.uuid} {one.healthy} {one.divided}" for one in report.devices if devices)
+    return short_hash("\n".join([*programs, *accelerators, str(report.memory.total)]), 16)
 
 
 def account(

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from make import CPU, NODE, NOW, catalog, failed, gib, model, observed, replica, report, spec_of
+from make import CPU, NODE, NOW, catalog, failed, model, observed, replica, report, spec_of
 
 from llmgw.catalog.spec import RecoverySettings
 from llmgw.facts import (
@@ -308,7 +308,8 @@ def test_records_of_specs_that_left_the_catalog_go() -> None:
 
 
 def quarantined_on(node: NodeReport) -> RecoveryRecord:
-    return count(failed(A, "r", FailureKind.TERMINAL), None, facts=node_facts(node, CPU))
+    """Of a profile that uses no devices."""
+    return count(failed(A, "r", FailureKind.TERMINAL), None, facts=node_facts(node, CPU, devices=False))
 
 
 @pytest.mark.parametrize(
@@ -316,10 +317,9 @@ def quarantined_on(node: NodeReport) -> RecoveryRecord:
     [
         report(engines=[EngineFact(name=CPU, version="2")]),
         report(engines=[EngineFact(name=CPU, version="1", path="/opt/other")]),
-        report(devices=(DeviceFact(uuid="GPU-1", name="new", index=0, total=gib(8)),)),
         report(total=64),
     ],
-    ids=["engine version", "engine path", "a device", "memory"],
+    ids=["engine version", "engine path", "memory"],
 )
 def test_quarantine_is_lifted_when_its_node_has_changed(changed: NodeReport) -> None:
     record = quarantined_on(report())
@@ -329,11 +329,20 @@ def test_quarantine_is_lifted_when_its_node_has_changed(changed: NodeReport) -> 
     assert changes(seen, catalog(A), {}, NOW) == {(spec_of(A), NODE): None}
 
 
-def test_a_device_that_falls_ill_or_recovers_lifts_quarantine() -> None:
+def test_a_device_that_comes_falls_ill_or_recovers_lifts_quarantine_of_what_uses_devices() -> None:
     device = DeviceFact(uuid="GPU-1", name="g", index=0)
-    record = quarantined_on(report(devices=(replace(device, why="it fell off the bus"),)))
-    seen = observed(node=report(devices=(device,)), recovery={spec_of(A): record})
-    assert changes(seen, catalog(A), {}, NOW) == {(spec_of(A), NODE): None}
+    on_devices = replace(A, profiles=(replace(A.profiles[0], devices=1),))
+    looks = [report(), report(devices=(device,)), report(devices=(replace(device, why="it fell off the bus"),))]
+    for before, after in pairwise([*looks, looks[1]]):
+        ended = failed(on_devices, "r", FailureKind.TERMINAL)
+        (record,) = changes(observed(ended, node=before), catalog(on_devices), {}, NOW).values()
+        assert record is not None
+        again = observed(node=after, recovery={spec_of(on_devices): record})
+        assert changes(again, catalog(on_devices), {}, NOW) == {(spec_of(on_devices), NODE): None}
+        same = observed(node=before, recovery={spec_of(on_devices): record})
+        assert changes(same, catalog(on_devices), {}, NOW) == {}
+    on_the_cpu = observed(node=looks[1], recovery={spec_of(A): quarantined_on(looks[0])})
+    assert changes(on_the_cpu, catalog(A), {}, NOW) == {}
 
 
 def test_an_engine_that_cannot_be_used_lifts_nothing_and_one_that_came_does() -> None:
