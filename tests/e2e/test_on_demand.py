@@ -116,7 +116,7 @@ def test_what_is_decoding_is_never_evicted(tmp_path: Path, smollm2: Path, pool: 
     })  # fmt: skip
     with serving(repo.path, tmp_path / "home") as daemon:
         settled(daemon, "first", "inactive")
-        stream = Stream(pool, daemon, "first", 400).begun()
+        stream = Stream(pool, daemon, "first", 250).begun()
         second = pool.submit(ask, daemon, "second")
         stream.done.result(120)
         assert stream.lines[-1] == "data: [DONE]"
@@ -134,13 +134,13 @@ def test_a_replica_more_while_requests_wait_and_one_less_when_they_do_not(
     })  # fmt: skip
     with serving(repo.path, tmp_path / "home") as daemon:
         daemon.ready("only")
-        asked = [pool.submit(ask, daemon, "only", max_tokens=200) for _ in range(8)]
+        asked = [pool.submit(ask, daemon, "only", max_tokens=100) for _ in range(6)]
 
         def ready() -> int:
             return len([r for r in daemon.seen("replicas")["replicas"] if r["state"] == "ready"])
 
         eventually(lambda: ready() == 2, what="a second replica")
-        assert [future.result().status_code for future in asked] == [200] * 8
+        assert [future.result().status_code for future in asked] == [200] * 6
         eventually(lambda: ready() == 1, what="one replica again")
         (up,) = events(daemon, "scaled up")
         assert "1 to 2 replicas" in up
