@@ -38,9 +38,10 @@ def drain(
     output: Output = OutputFormat.TABLE,
     as_json: Json = False,
 ) -> None:
-    """Empty a node: start nothing new there, and move what runs there to where it fits.
+    """Empty a node: what runs there moves to where it fits.
 
-    Requests under way are answered first. It returns at once.
+    Nothing new is started there. Requests under way are answered first; what fits nowhere else stops. It returns at
+    once.
 
     \b
     Example:

@@ -29,7 +29,7 @@ def diff(
     output: Output = OutputFormat.TABLE,
     as_json: Json = False,
 ) -> int:
-    """Tell what differs between two catalogs, and what each difference does to what runs.
+    """Tell what differs between two catalogs, and what that does.
 
     Revisions are those of the repository that the daemon's catalog is in; without a daemon, of the one that you are in.
     Exit 2 when something differs, 3 when a catalog is invalid. `llmgw plan` tells what would start and stop.

@@ -6,7 +6,7 @@ from llmgw.cli.options import Admin, Json, Output, OutputFormat, State, state_ro
 
 
 def nodes(state: State = None, admin: Admin = None, output: Output = OutputFormat.TABLE, as_json: Json = False) -> None:
-    """List the machines: memory, disk, accelerators, engines, and whether they are in use.
+    """List the machines: memory, disk, accelerators, engines.
 
     \b
     Example:

@@ -21,7 +21,7 @@ def reset(
     output: Output = OutputFormat.TABLE,
     as_json: Json = False,
 ) -> None:
-    """Forget a model's failures: it is tried again at once, at full size.
+    """Forget a model's failures: it is tried again at once.
 
     For when what it failed for was corrected. What runs goes on as it is.
 

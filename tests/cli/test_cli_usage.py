@@ -16,17 +16,25 @@ COMMANDS = (
     "up",
     "down",
     "validate",
+    "plan",
+    "diff",
     "status",
     "models",
     "replicas",
     "nodes",
+    "cordon",
+    "drain",
+    "uncordon",
     "events",
     "explain",
     "logs",
     "run",
     "stop",
     "start",
+    "reset",
+    "simulate",
     "collect",
+    "bench",
     "doctor",
     "plugins",
 )
@@ -105,7 +113,7 @@ print([name for name in loaded if name in sys.modules], file=sys.stderr)
 def test_completion_lists_commands_without_loading_a_plugin() -> None:
     env = {**os.environ, "_LLMGW_COMPLETE": "complete_bash", "COMP_WORDS": "llmgw re", "COMP_CWORD": "1"}
     ran = llmgw_process(env=env)
-    assert ran.stdout.split() == ["replicas"]
+    assert ran.stdout.split() == ["replicas", "reset"]
 
 
 def test_a_reader_that_leaves_early_is_no_error_message() -> None:
