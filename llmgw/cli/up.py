@@ -64,7 +64,7 @@ def up(
         what = "1-63 letters, digits, '.', '_' or '-', a letter or digit first and last"
         raise UsageError(f"--node {node}: a name has {what}")
 
-    from llmgw.app import UpOptions, run_up
+    from llmgw.app.up import UpOptions, run_up
     from llmgw.cli import logs
     from llmgw.cli.printing import note
     from llmgw.cli.progress import Reporter

@@ -127,10 +127,10 @@ def test_a_crash_loop_is_quarantined_remembered_and_lifted_by_a_fix(tmp_path: Pa
 BROKEN = """
 import asyncio, sys, threading, time
 from pathlib import Path
-from llmgw import app
+from llmgw.app import ending, parts, up
 from llmgw.ids import node_name
 
-class Broken(app.Agent):
+class Broken(parts.Agent):
     async def run(self):
         hung = asyncio.create_task(asyncio.to_thread(time.sleep, float(sys.argv[3])))
         await asyncio.sleep(0.3)
@@ -139,12 +139,12 @@ class Broken(app.Agent):
 async def report(store, url):
     pass
 
-app.Agent, app.HUNG = Broken, 1.0
+parts.Agent, ending.HUNG = Broken, 1.0
 state = Path(sys.argv[2])
-options = app.UpOptions(
+options = up.UpOptions(
     catalog=Path(sys.argv[1]), state=state, node=node_name("box"), listen=("127.0.0.1", 0), admin=("127.0.0.1", 0)
 )
-app.run_up(options, report=report, say=lambda text: print("said:", text, flush=True))
+up.run_up(options, report=report, say=lambda text: print("said:", text, flush=True))
 """
 
 

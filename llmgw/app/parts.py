@@ -1,0 +1,117 @@
+"""One builder for each part. Constructors only assign: nothing that is built here runs yet."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmgw.agent.loop import Agent
+from llmgw.agent.ports import DEFAULT_PORTS
+from llmgw.app.ending import Say
+from llmgw.catalog.live import LiveCatalog
+from llmgw.clock import Clock
+from llmgw.engine.manager import Engines, find_engines
+from llmgw.gateway.server import Gateway
+from llmgw.ids import NodeName
+from llmgw.reconcile.comparing import Comparing
+from llmgw.reconcile.foresight import Foresight, Look
+from llmgw.reconcile.loop import Controller
+from llmgw.reconcile.sync import CatalogSync
+from llmgw.statedir import StateDir
+from llmgw.store.api import Store
+from llmgw.store.events import EventLog
+from llmgw.weights.cache import Cache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """What every part of a process is built on. `secret`: the cluster's; `cluster`: its id."""
+
+    state: StateDir
+    node: NodeName
+    store: Store
+    events: EventLog
+    clock: Clock
+    secret: bytes
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deciding:
+    """The controller with the catalog that it follows, and what answers questions about both."""
+
+    controller: Controller
+    sync: CatalogSync
+    foresight: Foresight
+    comparing: Comparing
+
+
+def usable_engines(say: Say) -> Engines:
+    """The installed ones; those that are broken are told."""
+    engines = find_engines()
+    for plugin, why in engines.broken.items():
+        say(f"plugin {plugin} cannot be used; models that need it will wait:\n{why}")
+    return engines
+
+
+def build_cache(base: Base, root: Path | None) -> Cache:
+    """The node's weights. Raises LlmgwError where they cannot lie there."""
+    cache = Cache(root or base.state.weights, cluster_id=base.cluster, clock=base.clock)
+    cache.open()
+    return cache
+
+
+def build_deciding(
+    base: Base, engines: Engines, catalog: Path, *, nodes: Collection[NodeName] | None, look: Look
+) -> Deciding:
+    """`nodes`: those that take part, where that is known. `look`: at the files of this machine."""
+    live = LiveCatalog(str(catalog))
+    controller = Controller(
+        store=base.store, live=live, engines=engines, clock=base.clock, record=base.events.record, nodes=nodes
+    )
+    sync = CatalogSync(
+        path=catalog,
+        store=base.store,
+        live=live,
+        engines=engines,
+        clock=base.clock,
+        record=base.events.record,
+        last_good=base.state.last_good,
+        wake=controller.trigger,
+    )
+    foresight = Foresight(
+        store=base.store,
+        path=catalog,
+        live=live,
+        liveness=controller.liveness,
+        engines=engines,
+        clock=base.clock,
+        node=base.node,
+        look=look,
+    )
+    comparing = Comparing(live=live, path=catalog, engines=engines)
+    return Deciding(controller=controller, sync=sync, foresight=foresight, comparing=comparing)
+
+
+def build_agent(base: Base, engines: Engines, cache: Cache, *, ports: range | None, host: str = "127.0.0.1") -> Agent:
+    """`host`: that engines listen on."""
+    return Agent(
+        node=base.node,
+        store=base.store,
+        state=base.state,
+        cache=cache,
+        engines=engines,
+        clock=base.clock,
+        events=base.events,
+        secret=base.secret,
+        host=host,
+        ports=ports or DEFAULT_PORTS,
+    )
+
+
+def build_gateway(base: Base, *, name: str = "local") -> Gateway:
+    return Gateway(store=base.store, secret=base.secret, clock=base.clock, name=name)
+
+
+def own_look(base: Base, cache: Cache) -> Look:
+    """At a cache's files, from any thread."""
+    return Cache(cache.root, cluster_id=base.cluster, clock=base.clock).facts
