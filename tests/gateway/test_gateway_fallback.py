@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 from gateway_rig import DONE, STREAM_HEAD, Asked, Rig, ask_of, asked, chunked, event, get, lazy, model, say, until
+from hypothesis import given
+from hypothesis import strategies as st
 
 from llmgw.catalog.spec import ModelSpec
 from llmgw.gateway.openai import Code
@@ -243,3 +245,31 @@ async def test_a_damaged_status_hides_no_fallback_of_others(rig: Rig) -> None:
     await rig.store.put(keys.explain(A), codec.encode(status("a", fallback="b")))
     await rig.settle()
     assert (await rig.post({"model": "a"})).headers["x-llmgw-fallback"] == "b"
+
+
+NAMES = st.sampled_from("abcd")
+statuses = st.dictionaries(NAMES, st.tuples(st.sampled_from(ModelState), st.none() | NAMES))
+
+
+@given(statuses, st.sets(NAMES), st.sets(NAMES))
+def test_whatever_the_statuses_say_a_request_comes_to_one_thing(
+    told: dict[str, tuple[ModelState, str | None]], ready: set[str], on_demand: set[str]
+) -> None:
+    models = tuple(lazy(name) if name in on_demand else model(name) for name in "abcd")
+    routes = table(*(status(n, s, f) for n, (s, f) in told.items()), endpoints=tuple(ready), models=models)
+    for name in "abcd":
+        found, own = routes.resolve(name), routes.resolve(name, fallback=False)
+        if name in ready:
+            assert found == own == Route(ModelName(name), routes.endpoints[ModelName(name)])
+            continue
+        assert not isinstance(own, Route), "nobody answers in its place for a client who refuses that"
+        if isinstance(found, Refusal):
+            assert found == own
+            continue
+        assert found.named == name
+        assert set(found.wants) <= on_demand - ready, "only what is on demand and not ready is asked for"
+        if isinstance(found, Route):
+            assert found.endpoints == routes.endpoints[found.model]
+            assert name not in on_demand or name in found.wants
+        elif found.model in on_demand:
+            assert found.model in found.wants
