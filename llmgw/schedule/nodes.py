@@ -80,6 +80,24 @@ class Place:
     models: dict[ModelName, int] = field(default_factory=dict)  #: replicas that stay or are promised
     promised: list[tuple[Costs, "Claimant"]] = field(default_factory=list)  #: what is to come, and how it ranks
 
+    _softest: tuple[tuple[int, bool] | None, tuple[int, bool] | None] | None = None
+
+    def changed(self) -> None:
+        """Who stays, or was promised room, is different."""
+        self._softest = None
+
+    def softest(self) -> tuple[tuple[int, bool] | None, tuple[int, bool] | None]:
+        """Of those who may give way now, and of those who will in time, the one that does so most readily: minus its
+        priority, and whether it yields, or is wanted on demand. Known at a glance, so that most nodes of a full fleet
+        need not be looked at."""
+        if self._softest is None:
+            mine = [one for one in self.staying if not (one.pinned or one.wish.held or one.companion)]
+            now = [(-one.priority, one.yields) for one in mine if not one.busy]
+            later = [(-one.priority, one.wish.on_demand) for one in mine]
+            later += [(-other.priority, other.on_demand) for _, other in self.promised]
+            self._softest = (max(now, default=None), max(later, default=None))
+        return self._softest
+
     def add(self, model: ModelSpec) -> None:
         self.models[model.name] = self.models.get(model.name, 0) + 1
         for group in model.groups:
@@ -171,6 +189,7 @@ class Nodes:
         for id in exclusive:
             self._take_whole(self.places[observed.replicas[id].node].room, costs[id])
         self._indexes: dict[int, _Index] = {}
+        self.version = 0
         self.moved: set[NodeName] = set()  #: nodes where something is going
         self._where: dict[ModelName, dict[NodeName, int]] = {}
 
@@ -205,6 +224,8 @@ class Nodes:
 
     def changed(self, place: Place) -> None:
         """Room was taken or given."""
+        self.version += 1
+        place.changed()
         for index in self._indexes.values():
             index.update(place)
         if place.room.shifting:

@@ -284,10 +284,13 @@ class Placement:
         if want.yields:
             return None
         best: tuple[tuple[object, ...], Spot] | None = None
+        rank_of = (-want.priority, want.yields)
         for name in self._filters.eligible(way.model, way.profile).names:
-            if name in way.shut:
+            place = self._nodes.places[name]
+            softest, _ = place.softest()
+            if softest is None or not (want.pinned or softest > rank_of) or name in way.shut:
                 continue
-            spot = self._evicting(way, want, self._nodes.places[name])
+            spot = self._evicting(way, want, place)
             if spot is None:
                 continue
             rank = (self.eviction_cost(spot.evict), self._rank(spot, want))
@@ -402,10 +405,15 @@ class Placement:
         """Those that it waits for, on the node where they are fewest: in use, fresh, or themselves waited for, and no
         more than its equals. None: it would not fit though all of them left."""
         best: list[Resident] | None = None
+        if want.yields:
+            return None
         for name in self._filters.eligible(way.model, way.profile).names:
+            place = self._nodes.places[name]
+            _, softest = place.softest()
+            if softest is None or not (want.pinned or softest > (-want.priority, False)):
+                continue
             if name in way.shut or (fit := self.fit(way, name)) is None:
                 continue
-            place = self._nodes.places[name]
             passing = [one for one in place.staying if self._passes(one, want, fit)]
             firm = [costs for costs, other in place.promised if not self._is_soft(other, want)]
             if not passing and len(firm) == len(place.promised):
@@ -423,8 +431,6 @@ class Placement:
 
     def _passes(self, one: Resident, want: Want, fit: Fit) -> bool:
         if one.pinned or one.wish.held or one.companion or one.fact.model == fit.profile.draft_model:
-            return False
-        if want.yields:
             return False
         return one.priority < want.priority or (one.priority == want.priority and one.wish.on_demand) or want.pinned
 

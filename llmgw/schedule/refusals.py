@@ -18,6 +18,10 @@ MOST: Final = 200
 """Nodes that are told of one by one."""
 
 
+_ITS_OWN: Final = frozenset({Reason.DISK, Reason.GROUP, Reason.DRAFT, Reason.QUARANTINED})
+"""Reasons that say nothing of other models of its size."""
+
+
 class Refusals:
     def __init__(
         self, catalog: Catalog, observed: Observed, nodes: Nodes, filters: Filters, placement: Placement
@@ -27,11 +31,29 @@ class Refusals:
         self._nodes = nodes
         self._filters = filters
         self._placement = placement
+        self._told: dict[tuple[object, ...], list[Rejection]] = {}
 
     def of(self, way: Way, want: Want) -> list[Rejection]:
         """One for each node, as things stand in the pass."""
+        alike = self._alike(way, want)
+        if alike is not None and (known := self._told.get(alike)) is not None:
+            return list(known)
         names = list(self._nodes.places)[:MOST]
-        return [replace(self._refusal(way, want, name), profile=way.profile.name) for name in names]
+        found = [replace(self._refusal(way, want, name), profile=way.profile.name) for name in names]
+        if alike is not None and all(one.reason not in _ITS_OWN for one in found):
+            self._told[alike] = found
+        return found
+
+    def _alike(self, way: Way, want: Want) -> tuple[object, ...] | None:
+        """Equal for models that are refused for the same reasons: of the same size, asking for the same. None: it has
+        a story of its own."""
+        profile, placement = way.profile, way.model.placement
+        if way.records or profile.draft_model is not None or way.model.groups or self._placement.was_measured(way.spec):
+            return None
+        footprint = self._observed.footprints.get((way.spec, Level.FULL))
+        where = (placement.pools, placement.nodes, tuple(sorted(placement.labels.items())))
+        what = (profile.name, profile.engine, tuple(profile.options), profile.devices, profile.exclusive, footprint)
+        return (self._nodes.version, where, what, want.pinned, want.priority, want.yields)
 
     def _refusal(self, way: Way, want: Want, name: NodeName) -> Rejection:
         static = self._filters.refusal(way.model, way.profile, name)

@@ -66,7 +66,8 @@ def think(known: Known, now: Instant, *, decider: Decider | None = None) -> Thou
     steps, events = scaling.step_all(
         catalog, observed, known.held, known.scaling, asks, known.concurrency, now, fallbacks=set(instead.values())
     )
-    wishes = _wishes(known, observed, asks, steps, set(instead.values()), now)
+    if instead or steps != known.scaling:
+        wishes = _wishes(known, observed, asks, steps, set(instead.values()), now)
     decider = decider or Decider()
     plan = decider.decide(wishes, catalog, observed, now, levels=known.levels, settled=known.settled)
     told = statuses(plan, wishes, catalog, observed, stopped=known.stopped is not None, instead=instead)
@@ -115,10 +116,14 @@ def _wishes(
     fallbacks: Collection[ModelName],
     now: Instant,
 ) -> tuple[Wish, ...]:
+    suspended = {name for name, model in known.catalog.models.items() if model.suspend}
     running = Counter(
         fact.model
-        for fact in observed.replicas.values()
-        if fact.phase.occupies_memory and fact.phase not in LEAVING and fact.node not in observed.lost
+        for fact in (observed.replicas.values() if suspended else ())
+        if fact.model in suspended
+        and fact.phase.occupies_memory
+        and fact.phase not in LEAVING
+        and fact.node not in observed.lost
     )
     return desired(
         known.catalog,
