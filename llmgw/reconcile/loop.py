@@ -26,6 +26,7 @@ from llmgw.schedule.decide import Decider
 from llmgw.schedule.think import Known, Thought, think
 from llmgw.store import keys
 from llmgw.store.api import Store
+from llmgw.store.follow import follow
 from llmgw.units import Instant, Wall
 
 log = structlog.get_logger("llmgw.reconcile")
@@ -177,7 +178,7 @@ class Controller:
 
     async def _watch(self, prefix: str) -> None:
         snapshot = await self._store.list(prefix)
-        async for _ in self._store.watch(prefix, from_revision=snapshot.revision):
+        async for _ in follow(self._store, prefix, snapshot):
             self._trigger.set()
 
     def _report_failures(
@@ -217,6 +218,8 @@ class Controller:
 
 def _consequence(record: RecoveryRecord) -> str:
     """What is done about it, where that is more than trying again."""
+    if record.quarantined:
+        return ""
     if record.action is Action.FALLBACK:
         return "; its fallback serves in its place"
     return "" if record.level is Level.FULL else f"; tried next at level {record.level}"
