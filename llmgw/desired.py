@@ -43,19 +43,27 @@ def demand(
 ) -> Mapping[ModelName, Ask]:
     """The asks brought up to date with what is in use. Absent: of a model that left, or is not on-demand.
 
-    Use refreshes only what was asked for. An on-demand replica that was found running and never asked for counts as
-    asked for now, so that it is not stopped before anybody could ask. Stamps only move forward; one from a clock
-    ahead of ours counts as now.
+    Use refreshes only what was asked for, or is wanted anyway: so that the end of a window stops no model that is in
+    use, which nobody had to ask for while it was ready. An on-demand replica that was found running and never asked
+    for counts as asked for now, so that it is not stopped before anybody could ask. Stamps only move forward; one
+    from a clock ahead of ours counts as now.
     """
     current = {name: _clamped(asks[name], now.wall) for name in sorted(asks) if _on_demand(catalog, name)}
-    replicas = [r for r in observed.replicas.values() if _on_demand(catalog, r.model)]
-    for replica in replicas:
+    local = windows.at(now.wall, catalog.cluster.time_zone)
+    uses: dict[ModelName, Wall] = {}
+    for replica in observed.replicas.values():
+        if not _on_demand(catalog, replica.model):
+            continue
         if replica.adopted and replica.phase.occupies_memory:
             current.setdefault(replica.model, Ask(asked=now.wall))
-    for replica in replicas:
-        ask, used = current.get(replica.model), _used(replica, observed, now.wall)
-        if ask is not None and used is not None and (ask.used is None or ask.used < used):
-            current[replica.model] = replace(ask, used=used)
+        if (used := _used(replica, observed, now.wall)) is not None:
+            uses[replica.model] = max(used, uses.get(replica.model, used))
+    for name, used in uses.items():
+        ask = current.get(name)
+        if ask is None and _base(catalog.models[name].scaling, local)[0] > 0:
+            current[name] = Ask(asked=used, used=used)
+        elif ask is not None and (ask.used is None or ask.used < used):
+            current[name] = replace(ask, used=used)
     longest = catalog.cluster.gateway.cold_start_timeout
     return {name: _with_since(ask, longest) for name, ask in current.items()}
 
@@ -131,8 +139,7 @@ def _bounds(
     model: ModelSpec, cluster: ClusterSpec, ask: Ask | None, waited: bool, local: datetime, now: Wall, fallback: bool
 ) -> Bounds:
     scaling = model.scaling
-    window = windows.active(scaling.windows, local) if scaling.windows else None
-    base = scaling.min if window is None else window.min
+    base, window = _base(scaling, local)
     ceiling = window.max if window is not None and window.max > 0 else scaling.max
     if base > 0 or not scaling.on_demand:
         return _steady(base, ceiling, window, bool(scaling.windows), waited and base > 0)
@@ -143,6 +150,12 @@ def _bounds(
     return Bounds(
         base=base, ceiling=ceiling, window=window, on_demand=base > 0, waited=waited, why=why, reason=reason
     )  # fmt: skip
+
+
+def _base(scaling: ScalingSpec, local: datetime) -> tuple[int, Window | None]:
+    """Wanted whether asked for or not, and the window that says so."""
+    window = windows.active(scaling.windows, local) if scaling.windows else None
+    return (scaling.min if window is None else window.min), window
 
 
 def _asked_for(ask: Ask | None, waited: bool, timeout: Seconds, now: Wall) -> tuple[int, str]:

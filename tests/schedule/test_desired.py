@@ -248,6 +248,22 @@ def test_use_does_not_stand_for_an_ask() -> None:
     assert brought(spec, replica(spec), last_used={ReplicaId("a-1"): ago(3)}) is None
 
 
+def test_a_window_that_ends_stops_nothing_that_is_in_use() -> None:
+    spec, end = lazy(windows=(WORK,)), at(0, 19)
+    cat = catalog(spec)
+
+    def at_the_end(used: dict[ReplicaId, Wall]) -> tuple[int, bool]:
+        before = demand(cat, observed(replica(spec), last_used=used), {}, at(0, 18, 59))
+        (found,) = desired(cat, now=end, asks=demand(cat, observed(replica(spec), last_used=used), before, end))
+        return found.count, found.waited
+
+    assert at_the_end({ReplicaId("a-1"): ago(120, end)}) == (1, False)
+    assert at_the_end({ReplicaId("a-1"): ago(IDLE + 1, end)}) == (0, False)
+    assert at_the_end({}) == (0, False)
+    after = demand(cat, observed(replica(spec), last_used={ReplicaId("a-1"): ago(120, end)}), {}, end)
+    assert after == {}, "use that began outside a window is no ask"
+
+
 def test_a_request_in_flight_is_use_now_by_either_count() -> None:
     spec, old = lazy(), Ask(asked=ago(60), used=ago(50))
     now = Ask(asked=ago(60), used=NOW.wall)
@@ -384,7 +400,7 @@ def test_desired_is_within_bounds(scaling: ScalingSpec, ask: Ask | None, extra: 
 def test_stamps_move_forward_only_and_never_past_now(
     asks: dict[str, Ask], uses: list[tuple[str, bool, float | None, int]]
 ) -> None:
-    models = [lazy(name) for name in "abcd"]
+    models = [lazy(name, windows=(WORK,) if name == "d" else ()) for name in "abcd"]  # at NOW, d's window is open
     by_name = {m.name: m for m in models}
     facts = [
         replica(by_name[ModelName(name)], f"r{n}", adopted=adopted, running=running)
@@ -397,6 +413,7 @@ def test_stamps_move_forward_only_and_never_past_now(
         assert min(ask.asked, NOW.wall) <= after[name].asked <= NOW.wall
         assert min(ask.used or 0, NOW.wall) <= (after[name].used or 0) <= NOW.wall
     assert demand(catalog(*models), observed(*facts, last_used=used), after, NOW) == after
+    assert demand(catalog(*models), observed(*facts[::-1], last_used=used), before, NOW) == after
 
 
 @given(scalings, st.none() | some_asks, moments, st.sampled_from([None, {}, {A: 2}]))
