@@ -74,5 +74,13 @@ class StaleRevision(RetryableError):
     """A conditional write lost: the key changed since it was read."""
 
 
+class LeaseLost(RetryableError):
+    """The lease that a key was to be under ended: ask for a new one."""
+
+
+class Resync(RetryableError):
+    """A watch cannot tell all that changed since: list again."""
+
+
 class NewerFormat(TerminalError):
     """A stored value was written by a newer llmgw: upgrade, or restore the backup that the downgrade named."""

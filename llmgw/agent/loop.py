@@ -27,6 +27,7 @@ from llmgw.statedir import StateDir
 from llmgw.store import codec, keys
 from llmgw.store.api import Change, Store
 from llmgw.store.events import EventLog
+from llmgw.store.follow import follow
 from llmgw.tasks import Tasks
 
 UNCLAIMED: Final = 30.0
@@ -137,7 +138,7 @@ class Agent:
         snapshot = await self._store.list(prefix)
         changes: Sequence[Change] = [Change(entry.key, entry.value, entry.revision) for entry in snapshot.entries]
         self._apply(changes, changed)
-        async for changes in self._store.watch(prefix, from_revision=snapshot.revision):
+        async for changes in follow(self._store, prefix, snapshot):
             self._apply(changes, changed)
 
     def _apply(self, changes: Sequence[Change], changed: Callable[[Change], None]) -> None:

@@ -14,7 +14,8 @@ from llmgw.cli.text import clean, fetched
 from llmgw.clock import Clock, SystemClock
 from llmgw.ids import ModelName
 from llmgw.store import keys
-from llmgw.store.api import Store
+from llmgw.store.api import Snapshot, Store
+from llmgw.store.follow import follow
 from llmgw.tasks import Tasks
 
 _PREFIXES: Final = (keys.CATALOG_STATUS, keys.APPLIED, keys.STOPPED, keys.EXPLAIN, keys.NODES)
@@ -42,8 +43,8 @@ class Reporter:
     async def __call__(self, store: Store, url: str) -> None:
         narrator, tasks, changed = Narrator(url), Tasks(), asyncio.Event()
         for prefix in _PREFIXES:
-            revision = (await store.list(prefix)).revision
-            tasks.start(_follow(store, prefix, revision, changed), f"report {prefix}")
+            seen = await store.list(prefix)
+            tasks.start(_follow(store, prefix, seen, changed), f"report {prefix}")
         try:
             while True:
                 changed.clear()
@@ -67,8 +68,8 @@ class Reporter:
             sys.stdout.flush()
 
 
-async def _follow(store: Store, prefix: str, revision: int, changed: asyncio.Event) -> None:
-    async for _ in store.watch(prefix, from_revision=revision):
+async def _follow(store: Store, prefix: str, seen: Snapshot, changed: asyncio.Event) -> None:
+    async for _ in follow(store, prefix, seen):
         changed.set()
 
 

@@ -1,18 +1,19 @@
 """The routing table as the store tells it: read again, whole, whenever anything under the gateway's keys changes."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 import structlog
 
 from llmgw.catalog.spec import ModelSpec
-from llmgw.errors import LlmgwError
+from llmgw.errors import LlmgwError, RetryableError
 from llmgw.gateway.routes import RoutingTable
 from llmgw.gateway.upstream import address_of
 from llmgw.plan import Endpoint, ModelStatus, Stopped
 from llmgw.store import codec, keys
-from llmgw.store.api import Change, Entry, Store
+from llmgw.store.api import Change, Entry, Snapshot, Store
+from llmgw.store.follow import follow
 from llmgw.store.values import Applied
 from llmgw.tasks import Tasks
 
@@ -23,6 +24,10 @@ T = TypeVar("T")
 WATCHED: Final = (keys.APPLIED, keys.MODELS, keys.ENDPOINTS, keys.EXPLAIN, keys.STOPPED, keys.NODES)
 """Under `nodes/` only assignments count, and only as a sign: an agent that drains wants to hear that we act on the
 newest endpoints, also where the endpoint itself went earlier than the order to stop."""
+
+
+RETRY: Final = 0.5
+"""Seconds until a store that was away is read again."""
 
 
 class StoreView:
@@ -40,15 +45,15 @@ class StoreView:
 
     async def start(self, tasks: Tasks) -> None:
         """Read everything once, and follow from there."""
-        revision = (await self._store.list(keys.STOPPED)).revision
         for prefix in WATCHED:
-            tasks.start(self._follow(prefix, revision), f"gateway watch {prefix}", essential=True)
+            seen = await self._store.list(prefix)
+            tasks.start(self._follow(prefix, seen), f"gateway watch {prefix}", essential=True)
         await asyncio.sleep(0)  # the watches begin; what changes from here on wakes `_run`
         await self._read()
         tasks.start(self._run(), "gateway view", essential=True)
 
-    async def _follow(self, prefix: str, revision: int) -> None:
-        async for changes in self._store.watch(prefix, from_revision=revision):
+    async def _follow(self, prefix: str, seen: Snapshot) -> None:
+        async for changes in follow(self._store, prefix, seen):
             if prefix == keys.NODES:
                 if not any(_is_assignment(change) for change in changes):
                     continue
@@ -56,10 +61,19 @@ class StoreView:
             self._dirty.set()
 
     async def _run(self) -> None:
+        unread = False
         while True:
             await self._dirty.wait()
             self._dirty.clear()
-            await self._read()
+            try:
+                await self._read()
+                unread = False
+            except RetryableError as error:  # the store is away: what is known goes on being served
+                if not unread:
+                    log.error("table_not_read", error=str(error))
+                unread = self._assigned = True
+                self._dirty.set()
+                await asyncio.sleep(RETRY)
 
     async def _read(self) -> None:
         store = self._store
@@ -67,8 +81,7 @@ class StoreView:
         endpoints = await store.list(keys.ENDPOINTS)
         statuses = await store.list(keys.EXPLAIN)
         stopped = self._values([await store.get(keys.STOPPED)], Stopped)
-        applied = self._values([await store.get(keys.APPLIED)], Applied)
-        models = (await store.list(f"{keys.MODELS}{applied[0].digest}/")).entries if applied else ()
+        applied, models = await self._in_force()
         table = RoutingTable.build(
             applied=applied[0] if applied else None,
             models=self._values(models, ModelSpec),
@@ -79,6 +92,16 @@ class StoreView:
         present = {entry.key for entry in (*endpoints.entries, *statuses.entries, *models)}
         self._decoded = {key: kept for key, kept in self._decoded.items() if key in present}
         self._changed(table, endpoints.revision, urgent)
+
+    async def _in_force(self) -> tuple[list[Applied], Sequence[Entry]]:
+        """The catalog's settings and its models, which go once another is in force: not between the two reads."""
+        entry = await self._store.get(keys.APPLIED)
+        while True:
+            applied = self._values([entry], Applied)
+            models = (await self._store.list(f"{keys.MODELS}{applied[0].digest}/")).entries if applied else ()
+            before, entry = entry, await self._store.get(keys.APPLIED)
+            if entry == before:
+                return applied, models
 
     def _values(self, entries: Iterable[Entry | None], kind: type[T]) -> list[T]:
         """The entries' values. One that cannot be read is reported once and left out: the others go on."""

@@ -13,6 +13,7 @@ from llmgw.reconcile.observe import Seen
 from llmgw.schedule.think import Known, Thought
 from llmgw.store import keys
 from llmgw.store.api import Delete, Put, Store
+from llmgw.store.batches import write_all
 from llmgw.store.codec import decode, encode
 from llmgw.units import Instant, Wall, format_bytes
 
@@ -33,10 +34,11 @@ async def apply(store: Store, plan: Plan, seen: Seen, catalog: Catalog, now: Ins
     stops = [_stopping(stop, seen, catalog) for stop in plan.stops]
     leaving = {assignment.replica for assignment in stops}
     adopted = [_adopting(id, seen, catalog) for ids in plan.keep.values() for id in ids]
-    changes = [_put_assignment(assignment) for assignment in (*stops, *filter(None, adopted))]
-    changes += await _endpoint_changes(store, seen, catalog, leaving)
+    # In this order: of more than one transaction takes, what is withdrawn must not come after the stop.
+    changes = await _endpoint_changes(store, seen, catalog, leaving)
+    changes += [_put_assignment(assignment) for assignment in (*stops, *filter(None, adopted))]
     changes += _forgotten(seen)
-    await _write(store, changes)
+    await write_all(store, changes)
     for stop in plan.stops:
         why = f"{stop.reason} {stop.detail}".strip()
         record(_event(now, stop.model, "evicted" if stop.eviction else "stopping", f"{stop.replica}: {why}"))
@@ -49,15 +51,16 @@ async def apply(store: Store, plan: Plan, seen: Seen, catalog: Catalog, now: Ins
 async def write_statuses(store: Store, statuses: Sequence[ModelStatus]) -> None:
     """Each model's status, and none of models that left."""
     wanted = {keys.explain(status.model): encode(status) for status in statuses}
-    present = {entry.key for entry in (await store.list(keys.EXPLAIN)).entries}
-    await _write(store, [*(Put(k, v) for k, v in wanted.items()), *(Delete(k) for k in present - wanted.keys())])
+    present = {entry.key: entry.value for entry in (await store.list(keys.EXPLAIN)).entries}
+    changed = [Put(key, value) for key, value in wanted.items() if present.get(key) != value]
+    await write_all(store, [*changed, *(Delete(key) for key in present.keys() - wanted.keys())])
 
 
 async def write_recovery(store: Store, records: Mapping[tuple[SpecDigest, NodeName], RecoveryRecord | None]) -> None:
     """Put the records, delete where None."""
     for (spec, node), record in records.items():
         key = keys.recovery(spec, node)
-        await _write(store, [Delete(key) if record is None else Put(key, encode(record))])
+        await write_all(store, [Delete(key) if record is None else Put(key, encode(record))])
 
 
 async def write_demand(store: Store, known: Known, thought: Thought) -> None:
@@ -70,7 +73,7 @@ async def write_demand(store: Store, known: Known, thought: Thought) -> None:
         Delete(keys.scaling(model)) if state is None else Put(keys.scaling(model), encode(state))
         for model, state in thought.scaling.items()
     ]
-    await _write(store, changed)
+    await write_all(store, changed)
 
 
 def _is_worth_writing(before: Ask, after: Ask) -> bool:
@@ -97,8 +100,8 @@ async def _write_ask(store: Store, model: ModelName, before: Ask | None, ask: As
 
 
 async def write_measured(store: Store, changes: Mapping[tuple[SpecDigest, NodeName], Measured | None]) -> None:
-    """Put what was measured, delete where None; all or nothing."""
-    await _write(
+    """Put what was measured, delete where None."""
+    await write_all(
         store,
         [
             Delete(keys.measured(spec, node)) if one is None else Put(keys.measured(spec, node), encode(one))
@@ -131,11 +134,12 @@ def endpoints(
 
 
 async def _endpoint_changes(store: Store, seen: Seen, catalog: Catalog, leaving: set[ReplicaId]) -> list[Put | Delete]:
-    """What makes the published endpoints the right ones; equal ones are left alone by the store."""
+    """What makes the published endpoints the right ones."""
     wanted = endpoints(seen.observed.replicas.values(), catalog, leaving, seen.observed.lost)
-    present = (await store.list(keys.ENDPOINTS)).entries
-    gone = [Delete(entry.key) for entry in present if keys.last(entry.key) not in wanted]
-    return [*gone, *(Put(keys.endpoint(id), encode(endpoint)) for id, endpoint in sorted(wanted.items()))]
+    present = {entry.key: entry.value for entry in (await store.list(keys.ENDPOINTS)).entries}
+    values = {keys.endpoint(id): encode(endpoint) for id, endpoint in sorted(wanted.items())}
+    gone = [Delete(key) for key in present if key not in values]
+    return [*gone, *(Put(key, value) for key, value in values.items() if present.get(key) != value)]
 
 
 def _forgotten(seen: Seen) -> list[Put | Delete]:
@@ -229,11 +233,6 @@ def _from_catalog(catalog: Catalog, node: NodeName, profile: ProfileSpec) -> dic
 
 def _put_assignment(assignment: Assignment) -> Put | Delete:
     return Put(keys.assignment(assignment.node, assignment.replica), encode(assignment))
-
-
-async def _write(store: Store, writes: Sequence[Put | Delete]) -> None:
-    if writes:
-        await store.txn(writes)
 
 
 def _event(now: Instant, model: ModelName, reason: str, message: str) -> Event:

@@ -20,6 +20,7 @@ from llmgw.plan import Endpoint
 from llmgw.reconcile.workqueue import Trigger
 from llmgw.store import keys
 from llmgw.store.api import Delete, Put, Store
+from llmgw.store.batches import write_all
 from llmgw.store.codec import decode, encode
 from llmgw.store.values import Applied, HistoryEntry
 from llmgw.units import Instant
@@ -153,10 +154,12 @@ class CatalogSync:
 
 
 async def publish(store: Store, catalog: Catalog, now: Instant) -> None:
-    """Put a catalog in force for the gateways and agents, in one transaction: its models, which revision it is,
-    and the end of the endpoints of models it no longer has. Traffic stops before any engine does."""
+    """Put a catalog in force for the gateways and agents: its models first, under their digest, which nobody looks at
+    yet; then, in one transaction, which revision it is, and the end of the endpoints of models it no longer has.
+    Traffic stops before any engine does. The models of catalogs before it go last."""
     models = {keys.model(catalog.digest, name): encode(model) for name, model in catalog.models.items()}
-    stale = [entry.key for entry in (await store.list(keys.MODELS)).entries if entry.key not in models]
+    present = {entry.key: entry.value for entry in (await store.list(keys.MODELS)).entries}
+    stale = [key for key in present if key not in models]
     endpoints = [
         entry.key
         for entry in (await store.list(keys.ENDPOINTS)).entries
@@ -175,14 +178,11 @@ async def publish(store: Store, catalog: Catalog, now: Instant) -> None:
         scaling=catalog.cluster.scaling,
         defaults=catalog.cluster.defaults,
     )
-    await store.txn(
-        [
-            *(Put(key, value) for key, value in models.items()),
-            Put(keys.APPLIED, encode(applied)),
-            *(Delete(key) for key in (*stale, *endpoints)),
-            *await _history(store, catalog, now),
-        ]
-    )
+    history = await _history(store, catalog, now)
+    await write_all(store, [Put(key, value) for key, value in models.items() if present.get(key) != value])
+    # Beyond what one transaction takes, endpoints follow: the gateways pass over those of a model that is not there.
+    await write_all(store, [Put(keys.APPLIED, encode(applied)), *history, *(Delete(key) for key in endpoints)])
+    await write_all(store, [Delete(key) for key in stale])
 
 
 async def _history(store: Store, catalog: Catalog, now: Instant) -> list[Put | Delete]:

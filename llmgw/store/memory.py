@@ -1,17 +1,21 @@
 """The embedded store: a dict, its watchers, and one file for each durable key."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from llmgw.errors import StaleRevision
-from llmgw.store.api import Change, Delete, Entry, Expect, Put, Snapshot
+from llmgw.errors import LeaseLost, Resync, StaleRevision
+from llmgw.store.api import Change, Delete, Entry, Expect, Lease, Put, Snapshot, check_writes
 from llmgw.store.durable import DurableKeys
 from llmgw.store.keys import DURABLE
+from llmgw.units import Seconds
 
 DELETIONS_KEPT: Final = 10_000
 """Deletions remembered for watches that begin at an older revision. Listing and watching are moments apart."""
+
+BACKLOG: Final = 10_000
+"""Keys whose changes wait for one watcher. A slower one lists again."""
 
 
 class MemoryStore:
@@ -28,6 +32,8 @@ class MemoryStore:
         self._forgotten = 0  # the newest deletion no longer remembered
         self._revision = 0
         self._watchers: dict[_Watcher, None] = {}
+        self._leases: dict[str, MemoryLease] = {}  # of the keys under one
+        self._granted: dict[MemoryLease, None] = {}
         self._closed = False
 
     def load(self) -> None:
@@ -45,17 +51,25 @@ class MemoryStore:
         found = sorted(key for key in self._entries if key.startswith(prefix))
         return Snapshot(tuple(self._entries[key] for key in found), self._revision)
 
-    async def put(self, key: str, value: bytes, *, if_revision: int | None = None) -> int:
-        expect = () if if_revision is None else (Expect(key, if_revision),)
-        await self.txn([Put(key, value)], expect=expect)
+    async def put(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        if_revision: int | None = None,
+        lease: Lease | None = None,
+        expect: Sequence[Expect] = (),
+    ) -> int:
+        own = () if if_revision is None else (Expect(key, if_revision),)
+        await self.txn([Put(key, value, lease)], expect=(*own, *expect))
         return self._entries[key].revision
 
     async def delete(self, key: str) -> None:
         await self.txn([Delete(key)])
 
     async def txn(self, writes: Sequence[Put | Delete], *, expect: Sequence[Expect] = ()) -> int:
-        if len({write.key for write in writes}) < len(writes):
-            raise ValueError("a transaction writes each key once")
+        check_writes(writes, expect)
+        self._check_leases(writes)
         for condition in expect:
             entry = self._entries.get(condition.key)
             if (entry.revision if entry else 0) != condition.revision:
@@ -63,6 +77,10 @@ class MemoryStore:
         effective = [write for write in writes if self._changes(write)]
         if not effective:
             return self._revision
+        self._commit(effective)
+        return self._revision
+
+    def _commit(self, effective: Sequence[Put | Delete]) -> None:
         durable = [write for write in effective if write.key.startswith(DURABLE)]
         if durable and self._disk is not None:  # disk first: what is acknowledged is durable
             self._disk.write(durable)
@@ -70,14 +88,24 @@ class MemoryStore:
         changes = [self._apply(write) for write in effective]
         for watcher in tuple(self._watchers):
             watcher.offer(changes)
-        return self._revision
 
     def _changes(self, write: Put | Delete) -> bool:
         entry = self._entries.get(write.key)
-        return entry is not None if isinstance(write, Delete) else entry is None or entry.value != write.value
+        if isinstance(write, Delete):
+            return entry is not None
+        return entry is None or entry.value != write.value or self._leases.get(write.key) is not write.lease
+
+    def _check_leases(self, writes: Sequence[Put | Delete]) -> None:
+        for write in writes:
+            if isinstance(write, Put) and write.lease is not None and write.lease not in self._granted:
+                write.lease.lost.set()
+                raise LeaseLost(f"the lease of {write.key} ended")
 
     def _apply(self, write: Put | Delete) -> Change:
+        self._leases.pop(write.key, None)
         if isinstance(write, Put):
+            if isinstance(write.lease, MemoryLease):
+                self._leases[write.key] = write.lease
             self._entries[write.key] = Entry(write.key, write.value, self._revision)
             self._deleted.pop(write.key, None)
             return Change(write.key, write.value, self._revision)
@@ -92,7 +120,7 @@ class MemoryStore:
         if self._closed:
             return
         if from_revision < self._forgotten:
-            raise StaleRevision(f"revision {from_revision} is too old to watch from: list {prefix} again")
+            raise Resync(f"revision {from_revision} is too old to watch from: list {prefix} again")
         watcher = _Watcher(prefix)
         watcher.offer(self._changed_since(from_revision))
         self._watchers[watcher] = None
@@ -107,37 +135,93 @@ class MemoryStore:
         deleted = [Change(key, None, at) for key, at in self._deleted.items() if at > revision]
         return sorted(changed + deleted, key=lambda change: change.revision)
 
+    async def lease(self, ttl: Seconds) -> "MemoryLease":
+        lease = MemoryLease(ttl, self._end)
+        self._granted[lease] = None
+        return lease
+
+    def _end(self, lease: "MemoryLease") -> None:
+        """Its keys go at one revision, as in a transaction, but however many they are."""
+        if lease not in self._granted:
+            return
+        del self._granted[lease]
+        keys = [key for key, holder in self._leases.items() if holder is lease]
+        if keys:
+            self._commit([Delete(key) for key in keys])
+
     async def close(self) -> None:
         self._closed = True
+        for lease in self._granted:
+            lease.forget()
         for watcher in tuple(self._watchers):
             watcher.end()
 
 
 class _Watcher:
-    """One watch's backlog: bounded by the number of distinct keys, since a later change replaces an earlier."""
+    """One watch's backlog: at most BACKLOG distinct keys, since a later change replaces an earlier."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._pending: dict[str, Change] = {}
         self._ended = False
+        self._behind = False
         self._wake = asyncio.Event()
 
     def offer(self, changes: Sequence[Change]) -> None:
+        if self._behind:
+            return
         for change in changes:
             if change.key.startswith(self._prefix):
                 self._pending.pop(change.key, None)  # keep revision order
                 self._pending[change.key] = change
                 self._wake.set()
+        if len(self._pending) > BACKLOG:
+            self._behind = True
+            self._pending = {}
 
     def end(self) -> None:
         self._ended = True
         self._wake.set()
 
     async def take(self) -> Sequence[Change]:
-        """The next batch; empty once the watch ended."""
-        while not self._pending and not self._ended:
+        """The next batch; empty once the watch ended. Raises Resync when too much changed since the last."""
+        while not self._pending and not self._ended and not self._behind:
             self._wake.clear()
             await self._wake.wait()
+        if self._behind and not self._ended:
+            raise Resync(f"more than {BACKLOG} keys changed under {self._prefix!r} before the watcher came for them")
         batch = tuple(self._pending.values())
         self._pending = {}
         return batch
+
+
+class MemoryLease:
+    """Kept by a timer of the event loop. Its owner lives in this process: what ends it is that nobody keeps it."""
+
+    def __init__(self, ttl: Seconds, end: Callable[["MemoryLease"], None]) -> None:
+        self.ttl = ttl
+        self.lost = asyncio.Event()
+        self._end = end
+        self._timer = asyncio.get_running_loop().call_later(ttl, self._expire)
+
+    async def keep(self) -> None:
+        while not self.lost.is_set():
+            self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(self.ttl, self._expire)
+            try:
+                async with asyncio.timeout(self.ttl / 3):
+                    await self.lost.wait()
+            except TimeoutError:
+                continue
+
+    async def revoke(self) -> None:
+        self._expire()
+
+    def forget(self) -> None:
+        """The store is closed: nothing expires any more."""
+        self._timer.cancel()
+
+    def _expire(self) -> None:
+        self._timer.cancel()
+        self.lost.set()
+        self._end(self)

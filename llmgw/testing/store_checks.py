@@ -11,8 +11,10 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from llmgw.errors import StaleRevision
-from llmgw.store.api import Change, Delete, Expect, Put, Store
+from llmgw.errors import LeaseLost, StaleRevision
+from llmgw.store.api import LARGEST, MOST_WRITES, Change, Delete, Expect, Lease, Put, Store, ValueTooLarge
+from llmgw.store.follow import follow
+from llmgw.units import Seconds
 
 WITHIN: Final = 5.0
 """Seconds in which a change reaches a watcher."""
@@ -25,11 +27,15 @@ REBUILT_KEY: Final = "endpoints/r1"
 class StoreCase:
     """`open` gives a new, empty store; `reopen` another over the same data, once the first was closed.
 
-    None: nothing outlives the store.
+    None: nothing outlives the store. `keeps_all`: whatever is not under a lease does, not the durable keys alone.
+    `ttl`: of the shortest lease, in seconds; `grace`: how much later than that it may end.
     """
 
     open: Callable[[], Awaitable[Store]]
     reopen: Callable[[], Awaitable[Store]] | None = None
+    keeps_all: bool = False
+    ttl: Seconds = Seconds(0.2)
+    grace: Seconds = Seconds(0.3)
 
 
 @asynccontextmanager
@@ -238,7 +244,7 @@ async def check_closing_ends_watches_and_is_idempotent(case: StoreCase) -> None:
     await store.close()
 
 
-async def check_durable_keys_outlive_the_store_and_others_do_not(case: StoreCase) -> None:
+async def check_durable_keys_outlive_the_store(case: StoreCase) -> None:
     if case.reopen is None:
         return
     history = [f"catalog/history/{number:08d}" for number in range(12)]
@@ -259,9 +265,172 @@ async def check_durable_keys_outlive_the_store_and_others_do_not(case: StoreCase
             "settings/odd ~name\u00e9%2F..": b"odd\n\x00",
         }
         assert [entry.key for entry in (await store.list("catalog/history/")).entries] == history
-        assert await store.get(REBUILT_KEY) is None
+        assert (await store.get(REBUILT_KEY) is not None) is case.keeps_all
         revision = await store.put(DURABLE_KEY, b"again")
         assert revision > max(entry.revision for entry in (await store.list("catalog/")).entries)
+
+
+async def check_a_large_value_is_taken_whole_or_refused(case: StoreCase) -> None:
+    async with opened(case.open) as store:
+        largest = bytes(range(250)) * ((LARGEST - len("large")) // 250)
+        await store.put("large", largest)
+        entry = await store.get("large")
+        assert entry is not None
+        assert entry.value == largest
+        for writes in (
+            [Put("larger", largest + b"x" * 500)],
+            [Put("half", largest[: LARGEST // 2]), Put("more", largest)],
+        ):
+            try:
+                await store.txn(writes)
+            except ValueTooLarge:
+                continue
+            raise AssertionError(f"{writes[0].key} is larger than a store takes")
+        assert len((await store.list("")).entries) == 1
+
+
+async def check_a_large_equal_value_is_no_event_either(case: StoreCase) -> None:
+    async with opened(case.open) as store:
+        value = b"v" * (LARGEST - 10_000)
+        first = await store.put("k", value)
+        other = await store.put("other", b"1")
+        assert await store.put("k", value) == first
+        assert await store.txn([Put("k", value), Put("new", b"1")], expect=[Expect("other", other)]) > other
+        entry = await store.get("k")
+        assert entry is not None
+        assert entry.revision == first
+        await refused(store.put("k", value, if_revision=other))
+        await refused(store.put("k", value[1:], expect=[Expect("absent", 7)]))
+        assert await store.put("k", value[1:], if_revision=first) > other
+
+
+async def check_a_transaction_takes_so_many_writes_and_no_more(case: StoreCase) -> None:
+    async with opened(case.open) as store:
+        writes = [Put(f"k/{number:03}", b"1") for number in range(MOST_WRITES)]
+        await store.txn(writes, expect=[Expect(write.key, 0) for write in writes])
+        try:
+            await store.txn([*writes, Delete("one/more")])
+        except ValueError:
+            return
+        raise AssertionError("more writes than a transaction takes")
+
+
+async def check_a_put_may_be_conditional_on_other_keys(case: StoreCase) -> None:
+    async with opened(case.open) as store:
+        held = await store.put("held", b"1")
+        first = await store.put("k", b"1", expect=[Expect("held", held)])
+        assert await store.put("k", b"1", expect=[Expect("held", held)]) == first
+        await store.put("held", b"2")
+        await refused(store.put("k", b"2", expect=[Expect("held", held)]))
+        await refused(store.put("k", b"1", if_revision=first, expect=[Expect("held", held)]))
+
+
+async def ended(case: StoreCase, lease: Lease, store: Store, key: str) -> None:
+    """Until the key is gone, which is not long after its lease's time."""
+    async with asyncio.timeout(lease.ttl + case.grace):
+        there = await store.list(key)
+        if not there.entries:
+            return
+        async with aclosing(Watch(store, key, there.revision)) as watch:
+            (change,) = await watch.until(1)
+    assert change.value is None
+
+
+async def check_a_lease_that_nobody_keeps_ends_with_its_keys(case: StoreCase) -> None:
+    async with opened(case.open) as store:
+        lease = await store.lease(case.ttl)
+        assert lease.ttl >= case.ttl
+        kept = await store.put("l/kept", b"1")
+        first = await store.put("l/a", b"1", lease=lease)
+        await store.txn([Put("l/b", b"1", lease)])
+        async with aclosing(Watch(store, "l/", first - 1)) as watch:
+            await watch.until(2)
+            await asyncio.sleep(lease.ttl / 2)
+            assert await store.get("l/a") is not None
+            await ended(case, lease, store, "l/b")
+            assert {(change.key, change.value) for change in (await watch.until(4))[2:]} == {
+                ("l/a", None),
+                ("l/b", None),
+            }
+        assert [(e.key, e.revision) for e in (await store.list("l/")).entries] == [("l/kept", kept)]
+        async with asyncio.timeout(WITHIN):
+            await lease.keep()
+        assert lease.lost.is_set()
+
+
+async def check_a_lease_that_is_kept_outlives_its_time(case: StoreCase) -> None:
+    async with opened(case.open) as store:
+        lease = await store.lease(case.ttl)
+        await store.put("l", b"1", lease=lease)
+        keeping = asyncio.ensure_future(lease.keep())
+        await asyncio.sleep(lease.ttl + case.grace + 0.1)
+        assert await store.get("l") is not None
+        assert not lease.lost.is_set()
+        keeping.cancel()
+        await asyncio.wait([keeping])
+        await ended(case, lease, store, "l")
+
+
+async def check_a_revoked_lease_takes_its_keys_at_once(case: StoreCase) -> None:
+    async with opened(case.open) as store:
+        lease = await store.lease(Seconds(60))
+        await store.put("l", b"1", lease=lease)
+        keeping = asyncio.ensure_future(lease.keep())
+        await asyncio.sleep(0)
+        await lease.revoke()
+        assert await store.get("l") is None
+        assert lease.lost.is_set()
+        async with asyncio.timeout(WITHIN):
+            await keeping
+        await lease.revoke()
+
+
+async def check_a_lease_that_ended_takes_no_more_keys(case: StoreCase) -> None:
+    async with opened(case.open) as store:
+        lease = await store.lease(Seconds(60))
+        await lease.revoke()
+        for attempt in (store.put("l", b"1", lease=lease), store.txn([Put("other", b"1"), Put("l", b"1", lease)])):
+            try:
+                await attempt
+            except LeaseLost:
+                continue
+            raise AssertionError("a key was put under a lease that ended")
+        assert (await store.list("")).entries == ()
+
+
+async def check_an_equal_value_under_another_lease_is_a_write(case: StoreCase) -> None:
+    async with opened(case.open) as store:
+        before, after = await store.lease(Seconds(60)), await store.lease(Seconds(60))
+        first = await store.put("l", b"1", lease=before)
+        assert await store.put("l", b"1", lease=before) == first
+        assert await store.put("l", b"1", lease=after) > first
+        await before.revoke()
+        assert await store.get("l") is not None
+        await after.revoke()
+        assert await store.get("l") is None
+
+
+async def check_a_put_without_a_lease_takes_the_key_out_of_it(case: StoreCase) -> None:
+    async with opened(case.open) as store:
+        lease = await store.lease(Seconds(60))
+        await store.put("l", b"1", lease=lease)
+        await store.put("l", b"1")
+        await lease.revoke()
+        assert await store.get("l") is not None
+
+
+async def check_following_goes_on_through_changes(case: StoreCase) -> None:
+    async with opened(case.open) as store:
+        await store.put("f/a", b"1")
+        following = follow(store, "f/", await store.list("f/"))
+        await store.put("f/b", b"1")
+        await store.delete("f/a")
+        seen: list[tuple[str, bytes | None]] = []
+        async with asyncio.timeout(WITHIN):
+            while len(seen) < 2:
+                seen += [(change.key, change.value) for change in await anext(following)]
+        assert seen == [("f/b", b"1"), ("f/a", None)]
+        await close_iterator(following)
 
 
 STORE_CHECKS: Final[tuple[Callable[[StoreCase], Awaitable[None]], ...]] = (
@@ -279,5 +448,16 @@ STORE_CHECKS: Final[tuple[Callable[[StoreCase], Awaitable[None]], ...]] = (
     check_a_slow_watcher_ends_with_the_latest,
     check_two_watchers_see_the_same,
     check_closing_ends_watches_and_is_idempotent,
-    check_durable_keys_outlive_the_store_and_others_do_not,
+    check_durable_keys_outlive_the_store,
+    check_a_large_value_is_taken_whole_or_refused,
+    check_a_large_equal_value_is_no_event_either,
+    check_a_transaction_takes_so_many_writes_and_no_more,
+    check_a_put_may_be_conditional_on_other_keys,
+    check_a_lease_that_nobody_keeps_ends_with_its_keys,
+    check_a_lease_that_is_kept_outlives_its_time,
+    check_a_revoked_lease_takes_its_keys_at_once,
+    check_a_lease_that_ended_takes_no_more_keys,
+    check_an_equal_value_under_another_lease_is_a_write,
+    check_a_put_without_a_lease_takes_the_key_out_of_it,
+    check_following_goes_on_through_changes,
 )

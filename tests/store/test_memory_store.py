@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmgw.errors import RetryableError, StaleRevision
+from llmgw.errors import Resync, RetryableError
 from llmgw.store import memory
 from llmgw.store.api import Delete, Put
 from llmgw.store.memory import MemoryStore
@@ -102,7 +102,7 @@ async def test_deletions_are_remembered_up_to_a_bound_and_older_watches_are_told
     for number in range(memory.DELETIONS_KEPT + 2):
         await store.put(f"k/{number}", b"1")
         await store.delete(f"k/{number}")
-    with pytest.raises(StaleRevision, match="list k/ again"):
+    with pytest.raises(Resync, match="list k/ again"):
         await anext(store.watch("k/", from_revision=0))
     recent = (await store.list("")).revision - 2
     (change,) = await anext(store.watch("k/", from_revision=recent))
