@@ -215,7 +215,7 @@ def rejection_row(rejection: Rejection) -> RejectionRow:
 def _models(seen: Forecast) -> Iterator[EndRow]:
     ready: dict[ModelName, int] = {}
     for fact in seen.end.observed.replicas.values():
-        if fact.phase is Phase.READY:
+        if fact.phase is Phase.READY and fact.node not in seen.end.observed.lost:
             ready[fact.model] = ready.get(fact.model, 0) + 1
     for status in seen.thought.statuses:
         yield EndRow(

@@ -1,8 +1,9 @@
 """`llmgw plan`"""
 
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from llmgw.admin.plans import PlanOutput
     from llmgw.catalog.load import Loaded
     from llmgw.engine.manager import Engines
+
+PATIENCE: Final = 120.0
+"""Seconds for an answer: thousands of replicas take some to think through."""
 
 FleetFile = Annotated[
     Path | None,
@@ -82,7 +86,7 @@ def _live(catalog: str | None, state: Path | None, admin: str | None, asked: tup
     from llmgw.admin.shapes import StatusOutput
     from llmgw.cli.client import connect
 
-    client = connect(state_root(state), admin)
+    client = replace(connect(state_root(state), admin), timeout=PATIENCE)
     if catalog is None:
         return client.post("plan", PlanOutput, PlanRequest(asked=asked))
     from llmgw.engine.manager import find_engines
