@@ -19,6 +19,7 @@ NODES: Final = "nodes/"
 ENDPOINTS: Final = "endpoints/"  #: plan.Endpoint
 EXPLAIN: Final = "explain/"  #: plan.ModelStatus
 USAGE: Final = "usage/"  #: facts.Usage
+LEADER: Final = "leader"  #: election.Leader; there while its controller leads
 
 DURABLE: Final = ("settings/", APPLIED, HISTORY, RECOVERY, MEASURED, CONCURRENCY, ASKS, SCALING)
 """Prefixes that the embedded store keeps on disk. The rest is rebuilt from what runs."""
