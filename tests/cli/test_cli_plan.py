@@ -163,6 +163,25 @@ def test_files_of_this_machine_make_the_estimate_and_are_not_taken_for_the_fleet
     assert "to fetch" not in ran.out
 
 
+def test_an_estimate_is_made_from_a_file_of_this_machine(plan: Any, world: Path, smollm2: Path) -> None:
+    document = f"""
+apiVersion: llmgw/v1
+kind: Model
+name: smol
+profiles:
+  - {{name: cpu, engine: cpu, context: CONTEXT, weights: {{source: "file://{smollm2}"}}}}
+"""
+
+    def needs(context: int) -> int:
+        ran = plan(document.replace("CONTEXT", str(context)), options=("--json",))
+        (action,) = json.loads(ran.out)["actions"]
+        assert action["starts"]["footprint_source"] == "estimate"
+        size: int = action["starts"]["host"]
+        return size
+
+    assert needs(8192) > needs(512) > smollm2.stat().st_size
+
+
 def test_a_model_may_be_taken_as_asked_for(plan: Any) -> None:
     cold = model("cold", "1GiB", more="scaling: {on_demand: true}\naliases: [chilly]")
     ran = plan(cold, options=("--asked", "chilly"))
