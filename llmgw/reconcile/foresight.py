@@ -70,16 +70,8 @@ class Foresight:
     def _known(self, seen: Seen, catalog: Catalog, sizes: Sizes) -> Known:
         nodes = self._looked_up(seen.observed.nodes, catalog)
         sized = sizes.of(catalog, nodes.values())
-        return Known(
-            catalog=catalog,
-            observed=replace(seen.observed, nodes=nodes, footprints=sized.footprints),
-            levels=sized.levels,
-            asks=seen.asks,
-            scaling=seen.scaling,
-            held=seen.held,
-            concurrency=seen.concurrency,
-            stopped=seen.stopped,
-        )
+        observed = replace(seen.observed, nodes=nodes, footprints=sized.footprints)
+        return replace(seen, observed=observed, levels=sized.levels).known(catalog)
 
     def _looked_up(self, reports: Mapping[NodeName, NodeReport], catalog: Catalog) -> Mapping[NodeName, NodeReport]:
         """As if this machine's agent had looked for the catalog's files; others look when it is in force."""
