@@ -97,6 +97,10 @@ class StateDir:
         remedy = f"write into it the cluster that {self.weights}/.llmgw-cache names, or remove both"
         return self._made_once("cluster-id", lambda: secrets.token_hex(8), 0o644, remedy)
 
+    def adopt_cluster(self, id: str) -> str:
+        """Join the cluster of that id, where this directory belongs to none yet. Raises StateDirError."""
+        return self._made_once("cluster-id", lambda: id, 0o644, "remove it")
+
     def secret(self) -> bytes:
         """The cluster's secret: engine keys are derived from it. Made once, 0600. Raises StateDirError."""
         remedy = "end the engines with `llmgw down`, and remove it to have a new one made"

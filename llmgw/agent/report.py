@@ -15,6 +15,7 @@ from llmgw.agent.fingerprints import Fingerprints
 from llmgw.agent.inventory import Resident, Sample
 from llmgw.agent.replica import Replica
 from llmgw.catalog.spec import ModelSpec, WeightsSpec
+from llmgw.errors import RetryableError
 from llmgw.facts import DeviceFact, NodeReport
 from llmgw.ids import Digest, ReplicaId
 from llmgw.store import codec, keys
@@ -24,6 +25,7 @@ from llmgw.store.values import Applied
 log = structlog.get_logger("llmgw.agent")
 
 HEARTBEAT: Final = 5.0  #: seconds between samples of memory and disk, each reported
+_AWAY: Final = 0.5  #: seconds until a report that the store could not take is tried again
 _GAP: Final = 0.05  #: seconds between two reports at least: a burst of changes is one
 
 
@@ -72,9 +74,18 @@ class Reporter:
         """Until cancelled."""
         clock = around.clock
         (sample, devices), due = await self._sample(around), clock.now().mono + HEARTBEAT
+        untold = False
         while True:
             self._changed.clear()
-            await self._write(around, engines, sample, devices)
+            try:
+                await self._write(around, engines, sample, devices)
+                untold = False
+            except RetryableError as error:  # the store is away: engines serve on
+                if not untold:
+                    log.error("report_not_written", error=str(error))
+                untold = True
+                self._changed.set()
+                await clock.sleep(_AWAY)
             await clock.sleep(_GAP)
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, due - clock.now().mono)):  # wait_for may swallow a cancellation

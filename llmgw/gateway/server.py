@@ -25,6 +25,7 @@ from llmgw.gateway.upstream import IDLE
 from llmgw.gateway.usage import UsageReport
 from llmgw.gateway.view import StoreView
 from llmgw.store.api import Store
+from llmgw.store.held import Writer
 from llmgw.tasks import Tasks
 
 BACKLOG: Final = 1024
@@ -38,9 +39,18 @@ class Gateway:
     """One OpenAI-compatible listener in front of all ready endpoints. Needs a running event loop from `start` on."""
 
     def __init__(
-        self, *, store: Store, secret: bytes, clock: Clock, name: str = "local", limits: Limits = _LIMITS
+        self,
+        *,
+        store: Store,
+        secret: bytes,
+        clock: Clock,
+        name: str = "local",
+        limits: Limits = _LIMITS,
+        own: Writer | None = None,
     ) -> None:
+        """`own`: where its usage is told, if not simply in the store."""
         self._store = store
+        self._own: Writer = own or store
         self._secret = secret
         self._clock = clock
         self._name = name
@@ -65,7 +75,7 @@ class Gateway:
 
         self._server = await loop.create_server(connection, host, port, backlog=BACKLOG, start_serving=False)
         usage = UsageReport(
-            self._store, self._clock, self._name, lambda: relay.targets.values(), lambda: relay.admission.queues
+            self._own, self._clock, self._name, lambda: relay.targets.values(), lambda: relay.admission.queues
         )
         asking = Asking(self._store, self._clock, lambda model: relay.admission.waiting(model) > 0)
         relay = Relay(self._clock, loop, self._tasks, usage.used, usage.hurry, usage.waits, asking.want)

@@ -5,14 +5,18 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+import structlog
+
 from llmgw.clock import Clock
 from llmgw.errors import RetryableError
 from llmgw.facts import ReplicaUse, Usage
 from llmgw.gateway.upstream import Target
 from llmgw.ids import ModelName, ReplicaId
 from llmgw.store import codec, keys
-from llmgw.store.api import Store
+from llmgw.store.held import Writer
 from llmgw.units import Wall
+
+log = structlog.get_logger("llmgw.gateway")
 
 PACE: Final = 1.0
 """Seconds between two writes, unless one is urgent."""
@@ -23,7 +27,7 @@ class UsageReport:
 
     def __init__(
         self,
-        store: Store,
+        store: Writer,
         clock: Clock,
         name: str,
         targets: Callable[[], Iterable[Target]],
@@ -98,4 +102,7 @@ class UsageReport:
 
     async def withdraw(self) -> None:
         """This gateway is gone: nobody shall wait for its word."""
-        await self._store.delete(self._key)
+        try:
+            await self._store.delete(self._key)
+        except RetryableError as error:  # it goes with its lease, where it has one
+            log.warning("usage_not_withdrawn", error=str(error))

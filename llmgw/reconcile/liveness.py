@@ -1,8 +1,9 @@
 """Which nodes still report, by our own clock: what theirs say proves nothing.
 
-A node that is silent for GRACE seconds gets nothing new; after LOST seconds what it runs counts for nothing and is
-placed elsewhere. When more than half of all nodes fall silent it is rather us who are cut off: the brake holds
-everything as it is.
+A node that is silent for GRACE seconds gets nothing new, one whose agent is known to be gone gets nothing at once;
+after LOST seconds what it runs counts for nothing and is placed elsewhere: until then its last report stands, as its
+engines outlive their agent. When more than half of all nodes fall silent it is rather us who are cut off: the brake
+holds everything as it is.
 """
 
 from collections.abc import Collection, Iterable
@@ -30,12 +31,16 @@ class Reach:
 
 @dataclass(slots=True)
 class Liveness:
-    """Fed with every pass's reports."""
+    """Fed with every pass's reports. `patience`: seconds after which a silent node is lost. `presence`: agents say that
+    they live, and which do not is known."""
 
+    patience: float = LOST
+    presence: bool = False
     _heard: dict[NodeName, tuple[Wall, Mono]] = field(default_factory=dict)
     _started: Mono | None = None
 
-    def look(self, reports: Iterable[NodeReport], now: Instant) -> Reach:
+    def look(self, reports: Iterable[NodeReport], now: Instant, *, alive: Collection[NodeName] | None = None) -> Reach:
+        """`alive`: nodes whose agent lives, where that is known."""
         if self._started is None:
             self._started = now.mono
         present = {report.node: report.at for report in reports}
@@ -45,9 +50,10 @@ class Liveness:
             if heard is None or heard[0] != at:
                 self._heard[node] = (at, now.mono)
         silent = {node: now.mono - since for node, (_, since) in self._heard.items()}
-        unreachable = frozenset(node for node, age in silent.items() if age > GRACE)
+        gone = frozenset() if alive is None else silent.keys() - alive
+        unreachable = frozenset(node for node, age in silent.items() if age > GRACE or node in gone)
         braked = 2 * len(unreachable) > len(silent)
-        lost = frozenset() if braked else frozenset(node for node, age in silent.items() if age > LOST)
+        lost = frozenset() if braked else frozenset(node for node in unreachable if silent[node] > self.patience)
         return Reach(unreachable, lost, braked)
 
     def settled(self, expected: Collection[NodeName], now: Instant) -> bool:

@@ -37,7 +37,7 @@ RESYNC: Final = 15.0
 RETRY: Final = 1.0
 """Seconds until a pass that failed is made again."""
 
-WATCHED: Final = (keys.NODES, "settings/", keys.ASKS, keys.USAGE, keys.RECOVERY, keys.CONCURRENCY)
+WATCHED: Final = (keys.NODES, keys.MEMBERS, "settings/", keys.ASKS, keys.USAGE, keys.RECOVERY, keys.CONCURRENCY)
 
 _Records = dict[tuple[SpecDigest, NodeName], RecoveryRecord | None]
 
@@ -57,6 +57,7 @@ class Controller:
         clock: Clock,
         record: Callable[[Event], None],
         nodes: Collection[NodeName] | None = None,
+        liveness: Liveness | None = None,
     ) -> None:
         self._store = store
         self._live = live
@@ -66,7 +67,7 @@ class Controller:
         self._record = record
         self._nodes = nodes
         self._trigger = Trigger()
-        self._liveness = Liveness()
+        self._liveness = liveness or Liveness()
         self._decider = Decider()
         self._states: dict[ModelName, ModelState] = {}
         self._stand_ins: dict[ModelName, ModelName] = {}

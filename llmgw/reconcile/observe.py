@@ -29,6 +29,7 @@ from llmgw.schedule.think import Known
 from llmgw.store import keys
 from llmgw.store.api import Store
 from llmgw.store.codec import decode
+from llmgw.store.values import Role
 from llmgw.units import Instant, Wall
 
 T = TypeVar("T")
@@ -82,7 +83,8 @@ async def observe(
     reports = {report.node: report for report in found.values()}
     given = decoded.of(keys.NODES, (entry for entry in entries if "/assignments/" in entry.key), Assignment)
     assignments = {assigned.replica: assigned for assigned in given.values()}
-    reach = (liveness or Liveness()).look(reports.values(), now)
+    liveness = liveness or Liveness()
+    reach = liveness.look(reports.values(), now, alive=await _alive(store) if liveness.presence else None)
     reported = {fact.id: fact for report in reports.values() for fact in report.replicas}
     usages = (await decoded.all(keys.USAGE, Usage)).values()
     outstanding, last_used = _use(usages, now)
@@ -113,6 +115,12 @@ async def observe(
         scaling={ModelName(name): one for name, one in (await decoded.all(keys.SCALING, ScalingState)).items()},
         held=_held(usages),
         concurrency=await _by_spec_and_node(decoded, keys.CONCURRENCY, Concurrency),
+    )
+
+
+async def _alive(store: Store) -> frozenset[NodeName]:
+    return frozenset(
+        NodeName(keys.last(entry.key)) for entry in (await store.list(keys.member(Role.AGENT, ""))).entries
     )
 
 

@@ -20,9 +20,13 @@ class EventLog:
         self._count = 0
 
     def record(self, event: Event) -> None:
+        self.hear(event)
+        log.info(event.reason, subject=event.subject, message=event.message)
+
+    def hear(self, event: Event) -> None:
+        """Keep an event that another process recorded, and logged."""
         self._events.append(event)
         self._count += 1
-        log.info(event.reason, subject=event.subject, message=event.message)
 
     def recent(self, limit: int = KEPT) -> tuple[Event, ...]:
         return tuple(self._events)[-limit:]

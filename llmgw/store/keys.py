@@ -20,6 +20,10 @@ ENDPOINTS: Final = "endpoints/"  #: plan.Endpoint
 EXPLAIN: Final = "explain/"  #: plan.ModelStatus
 USAGE: Final = "usage/"  #: facts.Usage
 LEADER: Final = "leader"  #: election.Leader; there while its controller leads
+CLUSTER: Final = "cluster"  #: values.ClusterIdentity
+MEMBERS: Final = "members/"  #: values.Member; there while its process lives
+RESTARTS: Final = "restarts/"  #: values.RestartOrder
+EVENTS: Final = "events/"  #: values.ToldEvents
 
 DURABLE: Final = ("settings/", APPLIED, HISTORY, RECOVERY, MEASURED, CONCURRENCY, ASKS, SCALING)
 """Prefixes that the embedded store keeps on disk. The rest is rebuilt from what runs."""
@@ -82,6 +86,18 @@ def explain(name: ModelName) -> str:
 
 def usage(gateway: str) -> str:
     return f"{USAGE}{gateway}"
+
+
+def member(role: str, name: str) -> str:
+    return f"{MEMBERS}{role}/{name}"
+
+
+def restart(role: str, name: str) -> str:
+    return f"{RESTARTS}{role}/{name}"
+
+
+def events(role: str, name: str) -> str:
+    return f"{EVENTS}{role}/{name}"
 
 
 def last(key: str) -> str:

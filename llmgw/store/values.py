@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from llmgw.catalog.spec import Defaults, GatewaySettings, NodeSpec, ScalingSettings, WeightsSettings
 from llmgw.errors import Problem
+from llmgw.facts import Event
 from llmgw.ids import Digest, NodeName, Revision
 from llmgw.units import Wall
 
@@ -66,3 +67,58 @@ class CatalogStatus:
     watcher: str = "ok"  #: or "degraded: why" when only polling finds changes
     conditions: tuple[Condition, ...] = ()
     passed_at: Wall | None = None  #: of the controller's last pass, to some seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterIdentity:
+    """Which cluster this store is of. `proof` is made from the cluster's secret: who has another is told so."""
+
+    id: str
+    proof: str
+    at: Wall
+
+
+class Role(StrEnum):
+    CONTROLLER = "controller"
+    AGENT = "agent"
+    GATEWAY = "gateway"
+    UP = "up"  #: all of them in one process
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A process that lives. `instance`: another after each restart; `url`: of its admin API."""
+
+    role: Role
+    name: str
+    instance: str
+    since: Wall
+    version: str
+    host: str
+    pid: int
+    url: str
+    serves: str = ""  #: a gateway's URL for clients
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartOrder:
+    """That instance is to begin anew; another of the same name has done so."""
+
+    instance: str
+    at: Wall
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldEvent:
+    """`number`: counts a writer's events."""
+
+    number: int
+    event: Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldEvents:
+    """One writer's last events, oldest first."""
+
+    events: tuple[ToldEvent, ...] = ()

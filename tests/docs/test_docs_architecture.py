@@ -57,6 +57,11 @@ def test_every_store_key_is_in_the_table_and_no_other() -> None:
         keys.ask(ModelName("MODEL")),
         keys.scaling(ModelName("MODEL")),
         keys.usage("GATEWAY"),
+        keys.LEADER,
+        keys.CLUSTER,
+        keys.member("ROLE", "NAME"),
+        keys.restart("ROLE", "NAME"),
+        keys.events("ROLE", "NAME"),
     }
     table = {docs_text.words(row[0])[0]: row for row in docs_text.rows(PAGE, "store key")}
     assert set(table) == made

@@ -1,0 +1,58 @@
+"""Which nodes are silent, and from when on what they ran counts for nothing."""
+
+import pytest
+
+from llmgw.facts import DiskFact, MemoryFact, NodeReport
+from llmgw.ids import NodeName
+from llmgw.reconcile.liveness import GRACE, LOST, Liveness
+from llmgw.units import GIB, Bytes, Instant, Mono, Wall
+
+NODES = [NodeName(name) for name in ("a", "b", "c")]
+
+
+def report(node: NodeName, at: float) -> NodeReport:
+    memory = MemoryFact(total=Bytes(GIB), available=Bytes(GIB), foreign=Bytes(0))
+    return NodeReport(node=node, at=Wall(at), memory=memory, disk=DiskFact(total=Bytes(GIB), free=Bytes(GIB)))
+
+
+def instant(at: float) -> Instant:
+    return Instant(Mono(at), Wall(at))
+
+
+def test_a_node_whose_agent_is_gone_gets_nothing_at_once_and_is_lost_after_the_patience() -> None:
+    liveness = Liveness(patience=10, presence=True)
+    reports = [report(node, 0) for node in NODES]
+    assert liveness.look(reports, instant(0), alive=NODES).unreachable == frozenset()
+    gone = liveness.look(reports, instant(1), alive=NODES[1:])
+    assert gone.unreachable == {"a"}
+    assert gone.lost == frozenset()
+    assert liveness.look(reports, instant(10.5), alive=NODES[1:]).lost == {"a"}
+    assert liveness.look(reports, instant(11), alive=NODES).lost == frozenset(), "its agent is back"
+
+
+def test_between_two_heartbeats_a_living_node_is_not_lost_however_short_the_patience() -> None:
+    liveness = Liveness(patience=0.1, presence=True)
+    reports = [report(node, 0) for node in NODES]
+    liveness.look(reports, instant(0), alive=NODES)
+    assert liveness.look(reports, instant(GRACE - 1), alive=NODES).lost == frozenset()
+
+
+def test_a_new_controller_gives_a_node_that_is_gone_its_whole_time_again() -> None:
+    liveness = Liveness(presence=True)
+    reports = [report(node, 0) for node in NODES]
+    first = liveness.look(reports, instant(1000), alive=NODES[1:])
+    assert first.unreachable == {"a"}
+    assert first.lost == frozenset()
+    later = [reports[0], *(report(node, 1001) for node in NODES[1:])]
+    assert liveness.look(later, instant(1000 + LOST + 1), alive=NODES[1:]).lost == {"a"}
+
+
+@pytest.mark.parametrize("alive", [None, []])
+def test_where_more_than_half_are_silent_nothing_is_given_up(alive: list[NodeName] | None) -> None:
+    liveness = Liveness()
+    reports = [report(node, 0) for node in NODES]
+    liveness.look(reports, instant(0), alive=alive)
+    later = liveness.look(reports, instant(LOST + 1), alive=alive)
+    assert later.braked
+    assert later.unreachable == set(NODES)
+    assert later.lost == frozenset()
