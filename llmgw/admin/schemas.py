@@ -13,9 +13,10 @@ from llmgw.admin.capacities import CAPACITIES
 from llmgw.admin.diffs import DIFFS
 from llmgw.admin.plans import PLANS
 from llmgw.admin.shapes import OUTPUTS
+from llmgw.admin.simulations import SIMULATIONS
 from llmgw.admin.stories import STORIES
 
-ALL: Final = {**OUTPUTS, **STORIES, **CAPACITIES, **PLANS, **DIFFS}
+ALL: Final = {**OUTPUTS, **STORIES, **CAPACITIES, **PLANS, **DIFFS, **SIMULATIONS}
 """Every output by its schema's name."""
 
 

@@ -27,6 +27,7 @@ from llmgw.cli import (
     replicas,
     reset,
     run,
+    simulate,
     status,
     switch,
     up,
@@ -67,6 +68,7 @@ def make_app() -> typer.Typer:
     app.command("stop")(switch.stop)
     app.command("start")(switch.start)
     app.command("reset")(reset.reset)
+    app.command("simulate")(simulate.simulate)
     app.command("collect")(collect.collect)
     app.command("bench")(bench.bench)
     app.command("doctor")(doctor.doctor)

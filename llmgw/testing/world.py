@@ -18,17 +18,23 @@ from llmgw.catalog.spec import Catalog
 from llmgw.facts import Cordon, FailureKind, Footprint, NodeReport, Phase
 from llmgw.ids import ModelName, NodeName, ReplicaId
 from llmgw.plan import Assignment, Stopped
+from llmgw.schedule.decide import Decider
 from llmgw.schedule.think import Known, Thought, think
 from llmgw.testing.world_clock import Agenda
-from llmgw.testing.world_controller import Mind, SimController, Sizes, Watcher
+from llmgw.testing.world_controller import Mind, SimController, Sizing, Watcher
 from llmgw.testing.world_gateway import SimGateway
 from llmgw.testing.world_node import Request, SimNode, SimReplica
-from llmgw.testing.world_sizes import declared
+from llmgw.testing.world_sizes import sizing
 from llmgw.testing.world_tally import HOST, Tally
 from llmgw.testing.world_values import HOUR, Behaviour, Fault, FaultKind, Push, Rules, Traffic
 from llmgw.units import Bytes, Instant, format_bytes
 
 _STORY = 400  #: lines
+
+
+def _thinker() -> Mind:
+    """As the daemon thinks: with its last decision in mind."""
+    return partial(think, decider=Decider())
 
 
 class _Nobody:
@@ -39,21 +45,22 @@ class _Nobody:
 
 
 class World:
-    """`mind` decides; `watcher` hears of each decision before it is carried out; `sizes` tells what profiles take."""
+    """`mind` decides, by default as the daemon does; `watcher` hears of each decision before it is carried out;
+    `sizes` tells what profiles take."""
 
     def __init__(
         self,
         fleet: Iterable[NodeReport],
         catalog: Catalog,
         *,
-        mind: Mind = think,
+        mind: Mind | None = None,
         seed: int = 0,
         rules: Rules | None = None,
         behaviours: Callable[[ModelName], Behaviour] | None = None,
         traffic: Iterable[Traffic] = (),
         faults: Iterable[Fault] = (),
         pushes: Iterable[Push] = (),
-        sizes: Sizes = declared,
+        sizes: Sizing | None = None,
         watcher: Watcher | None = None,
     ) -> None:
         self.rules = rules or Rules()
@@ -64,7 +71,7 @@ class World:
         self.network = True
         self._behaviours = behaviours or (lambda _: Behaviour())
         self._doomed: dict[ModelName, list[FailureKind]] = {}
-        self._sizes = sizes
+        self._sizes = sizes or sizing()
         self._busy: set[ModelName] = set()
         self._quiet = False
         self.nodes = {report.node: SimNode(report, self) for report in sorted(fleet, key=lambda report: report.node)}
@@ -73,8 +80,8 @@ class World:
             agenda=self.agenda,
             rules=self.rules,
             random=self.random,
-            mind=mind,
-            sizes=sizes,
+            minds=_thinker if mind is None else lambda: mind,
+            sizes=self._sizes,
             catalog=catalog,
             nodes=self.nodes,
             gateway=self.gateway,
@@ -270,13 +277,13 @@ class World:
     def _at_node(self, fault: Fault, node: SimNode) -> Callable[[], None] | None:
         match fault.kind:
             case FaultKind.NODE_DOWN if node.up:
+                self.controller.fall_silent(node.name)
                 node.go_down()
                 self.note_memory(node)
-                self.controller.trigger(self.rules.missing_after)
                 return partial(self._come_up, node)
             case FaultKind.SILENT if not node.silent:
+                self.controller.fall_silent(node.name)
                 node.silent = True
-                self.controller.trigger(self.rules.missing_after)
                 return partial(self._heard_again, node)
             case FaultKind.FOREIGN:
                 self._grow(node, fault, 1)

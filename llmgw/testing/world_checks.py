@@ -155,7 +155,8 @@ def _launch(known: Known, thought: Thought, launch: Launch, now: Instant) -> Ite
         early = record.retry_at is None or (record.retry_at > now.wall and record.last.at <= now.wall)
         if early:
             yield f"before its back-off ends: {record}"
-        if launch.level.depth < record.level.depth:
+        deepest = max([level.depth for spec, level in known.levels if spec == launch.spec], default=0)
+        if launch.level.depth < min(record.level.depth, deepest):
             yield f"at level {launch.level}, less than recovery's {record.level}"
 
 
@@ -225,15 +226,9 @@ def _device_room(known: Known, node: NodeName, here: list[ReplicaFact], new: lis
         if free and policy.budget.device is not None and held > policy.budget.device:
             yield f"{_names(free)}: {held} bytes of {device.uuid} would be held, the budget is {policy.budget.device}"
         alone = [one.model for one in asks if one.profile.exclusive]
-        alone += [one.model for one in beside if _exclusive(known, one)]
+        alone += [one.model for one in beside if one.exclusive]
         if alone and len(asks) + len(beside) > 1:
             yield f"{_names(asks)}: {alone[0]} has {device.uuid} for itself"
-
-
-def _exclusive(known: Known, replica: ReplicaFact) -> bool:
-    spec = known.catalog.models.get(replica.model)
-    profiles = [one for one in spec.profiles if spec_digest(spec.name, one) == replica.spec] if spec else []
-    return any(one.exclusive for one in profiles)
 
 
 def _forced(known: Known, launch: Launch) -> bool:
@@ -323,6 +318,7 @@ def most(spec: ModelSpec) -> int:
 def wanted(known: Known, wishes: Mapping[ModelName, Wish], name: ModelName) -> int:
     """Its own wish, and one beside each replica that it drafts for."""
     own = wishes[name].count if name in wishes else 0
+    own += sum(one.draft == name and one.phase.occupies_memory for one in known.observed.replicas.values())
     for model in known.catalog.models.values():
         if any(profile.draft_model == name for profile in model.profiles) and model.name in wishes:
             own += wishes[model.name].count

@@ -27,17 +27,19 @@ from llmgw.facts import (
 from llmgw.ids import ModelName, NodeName, ReplicaId, SpecDigest
 from llmgw.plan import Assignment, Launch, Levels, ModelStatus, Stop, Stopped, Want
 from llmgw.reconcile import measured as measuring
+from llmgw.reconcile.dispatch import endpoints
+from llmgw.reconcile.liveness import GRACE, LOST, SETTLE, Liveness, Reach
 from llmgw.schedule.think import Known, Thought
 from llmgw.testing.world_clock import Agenda
 from llmgw.testing.world_gateway import SimGateway, Table, Target
-from llmgw.testing.world_node import SimNode
+from llmgw.testing.world_node import SimNode, placing
 from llmgw.testing.world_tally import Tally
 from llmgw.testing.world_values import Rules
 from llmgw.units import Bytes, Instant, Wall
 
 Mind = Callable[[Known, Instant], Thought]
 Footprints = Mapping[tuple[SpecDigest, Level], Footprint]
-Sizes = Callable[[Catalog, Mapping[NodeName, NodeReport]], tuple[Levels, Footprints]]
+Sizing = Callable[[Catalog, Mapping[NodeName, NodeReport]], tuple[Levels, Footprints]]
 """What profiles can be shrunk to, and what each takes, as far as what nodes have tells."""
 
 SOONEST = 0.5
@@ -64,8 +66,8 @@ class SimController:
         agenda: Agenda,
         rules: Rules,
         random: Random,
-        mind: Mind,
-        sizes: Sizes,
+        minds: Callable[[], Mind],
+        sizes: Sizing,
         catalog: Catalog,
         nodes: Mapping[NodeName, SimNode],
         gateway: SimGateway,
@@ -74,7 +76,7 @@ class SimController:
         tell: Callable[[str], None],
     ) -> None:
         self._agenda, self._rules, self._random = agenda, rules, random
-        self._mind, self._sizes = mind, sizes
+        self._minds, self._sizes = minds, sizes
         self._nodes, self._gateway, self._tally = nodes, gateway, tally
         self._watcher, self._tell = watcher, tell
         self.catalog = catalog
@@ -90,11 +92,10 @@ class SimController:
         self.thought: Thought | None = None  #: the last
         self.known: Known | None = None
         self._reports: dict[NodeName, NodeReport] = {}
-        self._heard: dict[NodeName, float] = {}
         self._statuses: dict[ModelName, ModelStatus] = {}
         self._told: dict[NodeName, dict[ReplicaId, Assignment]] = {}
-        self._settled_at = 0.0
         self._next: float | None = None  #: when a pass is planned
+        self._begin()
 
     # -- when to think
 
@@ -110,16 +111,21 @@ class SimController:
         if self._next == at:
             self.reconcile()
 
+    def _begin(self) -> None:
+        """What a controller does not know yet when it starts."""
+        self._liveness = Liveness()
+        self._mind = self._minds()
+        self._agenda.after(SETTLE, self.trigger)
+        self.trigger()
+
     def restart(self, *, everything: bool) -> None:
         """What is not durable is gone. `everything`: the store's memory too, so that nothing is assigned."""
         self.thought = self.known = None
         self._statuses = {}
         if everything:
             self.assignments = {}
-            self._reports, self._heard, self._told = {}, {}, {}
-        self._settled_at = self._agenda.time + self._rules.settles_in
-        self._agenda.after(self._rules.settles_in, self.trigger)
-        self.trigger()
+            self._reports, self._told = {}, {}
+        self._begin()
 
     # -- a pass
 
@@ -128,22 +134,30 @@ class SimController:
         self._next = None
         now = self._agenda.now
         self._tally.passes += 1
-        self._hear(now)
-        known = self._known(now)
+        for name in self._nodes:
+            self.hear(name)
+        known = self._known(now, self._liveness.look(self._reports.values(), now))
         thought = self._mind(known, now)
         self.known, self.thought = known, thought
         self._watcher.decided(known, thought, now)
         self._carry_out(known, thought, now)
+        if self._next is None:  # nothing asked for another meanwhile
+            self.trigger(self._rules.resync)
 
-    def _hear(self, now: Instant) -> None:
-        for name, node in self._nodes.items():
-            if node.up and not node.silent:
-                self._reports[name] = node.report(now)
-                self._heard[name] = now.mono
-            elif name in self._heard and now.mono - self._heard[name] < self._rules.missing_after:
-                self.trigger(self._rules.missing_after - (now.mono - self._heard[name]) + 0.01)
+    def hear(self, name: NodeName) -> None:
+        """The node's report, if it gets through."""
+        node = self._nodes[name]
+        if node.up and not node.silent:
+            self._reports[name] = node.report(self._agenda.now)
 
-    def _known(self, now: Instant) -> Known:
+    def fall_silent(self, name: NodeName) -> None:
+        """Reports came every few seconds until this moment; what follows from none coming is seen in time."""
+        self.hear(name)
+        self._liveness.look(self._reports.values(), self._agenda.now)
+        for after in (GRACE, LOST):
+            self._agenda.after(after + 0.01, self.trigger)
+
+    def _known(self, now: Instant, reach: Reach) -> Known:
         reported = {fact.id: fact for report in self._reports.values() for fact in report.replicas}
         replicas = self._replicas(reported, now)
         for key, one in measuring.account(self.measured, replicas.values(), self.catalog, now).items():
@@ -152,19 +166,17 @@ class SimController:
             else:
                 self.measured[key] = one
         levels, footprints = self._sizes(self.catalog, self._reports)
-        wall = now.wall
         observed = Observed(
             nodes=dict(self._reports),
             replicas=replicas,
             recovery=dict(self.recovery),
             footprints=footprints,
             measured=self._measured_footprints(),
-            unreachable=frozenset(
-                name for name, at in self._heard.items() if now.mono - at >= self._rules.missing_after
-            ),
+            unreachable=reach.unreachable,
+            lost=reach.lost,
             cordons=dict(self.cordons),
             outstanding={id: count for id, count in self._gateway.outstanding.items() if count},
-            last_used={id: Wall(min(at, wall)) for id, at in self._gateway.last_used.items()},
+            last_used={id: Wall(min(at, now.wall)) for id, at in self._gateway.last_used.items()},
         )
         return Known(
             catalog=self.catalog,
@@ -175,14 +187,14 @@ class SimController:
             held=self._gateway.held,
             concurrency=dict(self.concurrency),
             stopped=self.stopped,
-            settled=now.mono >= self._settled_at,
+            settled=self._liveness.settled(self.catalog.cluster.nodes, now),
         )
 
     def _replicas(self, reported: Mapping[ReplicaId, ReplicaFact], now: Instant) -> dict[ReplicaId, ReplicaFact]:
         """A decision counts before its agent has acted on it, as `reconcile.observe` has it."""
         replicas = dict(reported)
         for assigned in self.assignments.values():
-            fact = reported.get(assigned.replica) or _placing(assigned, now)
+            fact = reported.get(assigned.replica) or placing(assigned, now.wall)
             leaving = assigned.want is Want.STOP and not fact.kept_serving
             if leaving and fact.phase in (Phase.PLACING, Phase.FETCHING, Phase.STARTING, Phase.READY):
                 fact = replace(fact, phase=Phase.DRAINING)
@@ -271,16 +283,10 @@ class SimController:
         self.publish(self.known.observed if self.known is not None else NOTHING)
 
     def publish(self, observed: Observed) -> None:
+        leaving = {id for id, given in self.assignments.items() if given.want is Want.STOP}
         targets: dict[ModelName, list[Target]] = {}
-        for id, fact in sorted(observed.replicas.items()):
-            given = self.assignments.get(id)
-            if fact.phase is not Phase.READY or fact.model not in self.catalog.models:
-                continue
-            if fact.node in observed.unreachable or (given is not None and given.want is Want.STOP):
-                continue
-            profile = given.profile if given else None
-            tier, weight = (profile.tier, profile.weight) if profile else (0, 1.0)
-            targets.setdefault(fact.model, []).append(Target(id=id, tier=tier, weight=weight))
+        for id, one in sorted(endpoints(observed.replicas.values(), self.catalog, leaving, observed.lost).items()):
+            targets.setdefault(one.model, []).append(Target(id=id, tier=one.tier, weight=one.weight))
         self._gateway.update(
             Table(catalog=self.catalog, targets=targets, statuses=self._statuses, stopped=self.stopped is not None)
         )
@@ -328,24 +334,6 @@ class SimController:
             start_timeout=defaults.start_timeout,
             drain_timeout=defaults.drain_timeout,
         )
-
-
-def _placing(assigned: Assignment, now: Instant) -> ReplicaFact:
-    return ReplicaFact(
-        id=assigned.replica,
-        model=assigned.model,
-        profile=assigned.profile.name,
-        engine=assigned.profile.engine,
-        node=assigned.node,
-        spec=assigned.spec,
-        revision=assigned.revision,
-        phase=Phase.PLACING,
-        since=now.wall,
-        level=assigned.level,
-        launched=assigned.launched,
-        devices=assigned.devices,
-        footprint=assigned.footprint,
-    )
 
 
 def _merge(kept: dict[K, Any], changes: Mapping[K, Any]) -> None:

@@ -29,7 +29,7 @@ from llmgw.ids import Digest, ModelName, NodeName, ReplicaId
 from llmgw.plan import Assignment, Want
 from llmgw.testing.world_clock import Agenda
 from llmgw.testing.world_values import Behaviour, Rules
-from llmgw.units import Bytes, Instant
+from llmgw.units import Bytes, Instant, Wall
 from llmgw.weights.lookup import on_node
 from llmgw.weights.naming import canonical, entry_name, is_local
 
@@ -122,26 +122,16 @@ class SimReplica:
         return len(self.running) + len(self.waiting)
 
     def fact(self) -> ReplicaFact:
-        given, phase, peak, taken = self.assignment, self._life.phase, self.peak, self.taken
-        return ReplicaFact(
-            id=given.replica,
-            model=given.model,
-            profile=given.profile.name,
-            engine=given.profile.engine,
-            node=given.node,
-            spec=given.spec,
-            revision=given.revision,
+        phase, peak, taken = self._life.phase, self.peak, self.taken
+        devices = bool(self.assignment.devices)
+        return replace(
+            placing(self.assignment, self._life.since),
             phase=phase,
-            since=self._life.since,
-            level=given.level,
-            launched=given.launched,
-            devices=given.devices,
-            url=f"http://{given.node}/{given.replica}" if taken else None,
-            footprint=given.footprint,
+            url=f"http://{self.assignment.node}/{self.id}" if taken else None,
             resident=taken.host if taken else None,
             resident_peak=peak.host if peak else None,
-            device_resident=taken.device if taken and given.devices else None,
-            device_peak=peak.device if peak and given.devices else None,
+            device_resident=taken.device if taken and devices else None,
+            device_peak=peak.device if peak and devices else None,
             served=self.served,
             load=EngineLoad(running=len(self.running), waiting=len(self.waiting)) if phase in SERVING else None,
             failure=self._life.failure,
@@ -222,10 +212,8 @@ class SimReplica:
 
     def _fetch(self) -> None:
         around, node = self._around, self._node
-        missing = [spec for spec in self.assignment.profile.roles.values() if not node.has(spec.source, spec.sha256)]
-        if any(is_local(canonical(spec.source)) for spec in missing):
-            self._later(0.1, life.FetchFailed(self._failure(FailureKind.TERMINAL, "there is no such file")))
-            return
+        wanted = [spec for spec in self.assignment.profile.roles.values() if not is_local(canonical(spec.source))]
+        missing = [spec for spec in wanted if not node.has(spec.source, spec.sha256)]  # local files are there
         if missing and not around.network:
             self._later(5, life.FetchFailed(self._failure(FailureKind.FETCH, "the network is unreachable")))
             return
@@ -433,6 +421,27 @@ class SimNode:
         self.up = True
         for known in tuple(self.replicas.values()):
             known.found_lost()
+
+
+def placing(given: Assignment, since: Wall) -> ReplicaFact:
+    """What an assignment alone tells of its replica."""
+    return ReplicaFact(
+        id=given.replica,
+        model=given.model,
+        profile=given.profile.name,
+        engine=given.profile.engine,
+        node=given.node,
+        spec=given.spec,
+        revision=given.revision,
+        phase=Phase.PLACING,
+        since=since,
+        level=given.level,
+        launched=given.launched,
+        devices=given.devices,
+        exclusive=given.profile.exclusive,
+        draft=given.profile.draft_model,
+        footprint=given.footprint,
+    )
 
 
 def share(taken: Footprint, devices: Iterable[str], uuid: str) -> int:

@@ -12,7 +12,6 @@ from llmgw.ids import ModelName, NodeName
 from llmgw.plan import Wish
 from llmgw.schedule.think import Known, Thought
 from llmgw.testing.world_checks import LEAVING, cost, each_device, placeable, residents, wanted
-from llmgw.units import Instant
 from llmgw.weights.lookup import on_node
 
 
@@ -61,7 +60,7 @@ def _profile_of(known: Known, replica: ReplicaFact) -> ProfileSpec | None:
     return known.levels.get((replica.spec, replica.level), full[0])
 
 
-def missing(known: Known, thought: Thought, now: Instant) -> Iterator[str]:
+def missing(known: Known, thought: Thought) -> Iterator[str]:
     """Wished models with too few replicas that would fit somewhere: beside all that is there, or in the place of
     what has less priority and nothing to do."""
     companions = {p.draft_model for m in known.catalog.models.values() for p in m.profiles if p.draft_model}
@@ -76,11 +75,21 @@ def missing(known: Known, thought: Thought, now: Instant) -> Iterator[str]:
             if profile.draft_model is not None or model.groups or wish.model in companions:
                 break  # the next profile may be tried only when this one cannot be had
             for node in sorted(known.observed.nodes):
-                if _fits(known, model, profile, node, now):
+                if _fits(known, model, profile, node):
                     yield f"{wish.count} of {wish.model} wanted, {len(up)} run, and {profile.name} fits on {node}"
 
 
-def _fits(known: Known, model: ModelSpec, profile: ProfileSpec, node: NodeName, now: Instant) -> bool:
+def could_serve(known: Known, model: ModelSpec) -> NodeName | None:
+    """A node where an on-demand model that is asked for now finds room, in the place of what is as dispensable."""
+    companions = {p.draft_model for m in known.catalog.models.values() for p in m.profiles if p.draft_model}
+    plain = not (model.groups or model.suspend or model.name in companions or model.profiles[0].draft_model)
+    if not plain or known.stopped is not None:
+        return None
+    nodes = sorted(known.observed.nodes)
+    return next((node for node in nodes if _fits(known, model, model.profiles[0], node, equals=True)), None)
+
+
+def _fits(known: Known, model: ModelSpec, profile: ProfileSpec, node: NodeName, *, equals: bool = False) -> bool:
     observed, report, spec = known.observed, known.observed.nodes[node], spec_digest(model.name, profile)
     footprint = observed.footprint(spec, node)
     engines = {engine.name for engine in report.engines if engine.why is None}
@@ -91,20 +100,23 @@ def _fits(known: Known, model: ModelSpec, profile: ProfileSpec, node: NodeName, 
     absent = [one for one in profile.roles.values() if on_node(report.weights, one) is None]
     if sum(one.size or 0 for one in absent) > report.disk.free - known.catalog.cluster.node(node).reserve.disk:
         return False
-    firm = [one for one in residents(observed, node) if not _gives_way(known, one, model)]
+    firm = [one for one in residents(observed, node) if not _gives_way(known, one, model, equals=equals)]
     return _host_fits(known, node, footprint, firm, model) and _devices_fit(
         known, node, profile, footprint, firm, model
     )
 
 
-def _gives_way(known: Known, resident: ReplicaFact, to: ModelSpec) -> bool:
-    """Plainly: a lesser one that nobody pinned or suspended, and that is nobody's companion."""
+def _gives_way(known: Known, resident: ReplicaFact, to: ModelSpec, *, equals: bool) -> bool:
+    """Plainly: a lesser one that nobody pinned or suspended, and that is nobody's companion. `equals`: so does an equal
+    that is there only because it was asked for."""
     model = known.catalog.models.get(resident.model)
     if model is None or resident.phase in LEAVING:
         return False
     bound = model.pinned or model.suspend or any(profile.draft_model for profile in model.profiles)
     companion = any(p.draft_model == model.name for m in known.catalog.models.values() for p in m.profiles)
-    return not bound and not companion and not known.observed.active(resident) and model.priority < to.priority
+    lesser = model.priority < to.priority
+    equal = equals and model.scaling.on_demand and model.priority == to.priority
+    return not bound and not companion and not known.observed.active(resident) and (lesser or equal)
 
 
 def _host_fits(known: Known, node: NodeName, need: Footprint, firm: list[ReplicaFact], model: ModelSpec) -> bool:
@@ -123,7 +135,7 @@ def _devices_fit(
     policy, found = known.catalog.cluster.node(node), 0
     for device in known.observed.nodes[node].devices:
         beside = [one for one in firm if device.uuid in one.devices]
-        apart = profile.exclusive or any(_is_exclusive(known, one) for one in beside)
+        apart = profile.exclusive or any(one.exclusive for one in beside)
         if not device.healthy or device.divided or (apart and beside):
             continue
         room = device.total - policy.reserve.device - (device.foreign or 0)
@@ -132,8 +144,3 @@ def _devices_fit(
         held = sum(each_device(cost(known.observed, one), one.devices) for one in beside)
         found += held + -(-need.device // profile.devices) <= room
     return found >= profile.devices
-
-
-def _is_exclusive(known: Known, replica: ReplicaFact) -> bool:
-    profile = _profile_of(known, replica)
-    return profile is None or profile.exclusive

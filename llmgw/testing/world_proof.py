@@ -15,7 +15,7 @@ from llmgw.schedule.think import Thought, think
 from llmgw.testing.world import World
 from llmgw.testing.world_checks import Checks, Violation
 from llmgw.testing.world_controller import Mind
-from llmgw.testing.world_oracle import beyond_wishes, missing
+from llmgw.testing.world_oracle import beyond_wishes, could_serve, missing
 from llmgw.testing.world_random import Lot, another, draw, mishaps
 from llmgw.testing.world_values import Behaviour, Rules
 from llmgw.units import Seconds, format_bytes
@@ -24,6 +24,9 @@ STEPS: Final = 200
 STEP: Final = 15.0  #: mean seconds of one
 CALM: Final = 3 * 3600.0  #: seconds in which everything must come to rest
 REST: Final = 1200.0  #: seconds at its end in which nothing may happen any more
+IN_TIME: Final = 150.0
+"""Seconds from a request for a model until it is served, where it fits: a minimum residency, and a slow start."""
+
 _TOLD: Final = 60  #: lines of the story that a failure shows
 
 
@@ -40,7 +43,7 @@ class Outcome:
     busy_passes: int  #: in the calm, that did something
 
 
-def prove(seed: int, mind: Mind = think, *, steps: int = STEPS) -> Outcome:
+def prove(seed: int, mind: Mind | None = None, *, steps: int = STEPS) -> Outcome:
     """Run it. Raises Violation with the rule that broke, the story's end and how to see it again."""
     lot = draw(seed)
     life = _Life(seed, lot, mind)
@@ -72,18 +75,17 @@ def _decision(world: World) -> Iterator[str]:
 
 
 class _Life:
-    def __init__(self, seed: int, lot: Lot, mind: Mind) -> None:
+    def __init__(self, seed: int, lot: Lot, mind: Mind | None) -> None:
         self._random = Random(seed + 1)
         self._lot = lot
-        self._mind = mind
         self._calm = False
-        self.checks = Checks(mind=mind, random=Random(seed + 2))
+        self.checks = Checks(mind=mind or think, random=Random(seed + 2))
         self.world = World(
             lot.fleet,
             lot.catalog,
             mind=mind,
             seed=seed,
-            rules=Rules(looks_every=Seconds(5)),
+            rules=Rules(looks_every=Seconds(15), pass_after=Seconds(0.3), resync=Seconds(600), fetch_rate=1e9),
             behaviours=self._behaviour,
             watcher=self.checks,
         )
@@ -131,6 +133,8 @@ class _Life:
         self._calm = True
         world.tell("calm")
         world.cure()
+        world.run(until=began + CALM / 3)
+        self._encore()
         # Two clocks that never jump again: by whole hours, so that no window begins or ends in the last minutes.
         until = began + CALM
         until += (2700 - (world.agenda.now.wall + CALM)) % 3600
@@ -155,11 +159,27 @@ class _Life:
             busy_passes=len(busy),
         )
 
+    def _encore(self) -> None:
+        """Each on-demand model is asked for once, one right after the other: they make room for one another in time."""
+        world = self.world
+        for name, model in sorted(world.controller.catalog.models.items()):
+            if not model.scaling.on_demand:
+                continue
+            before, asked = world.tally.of(name).served, world.agenda.time
+            world.request(name, 1.0)
+            world.run(until=asked + 2)
+            known = world.controller.known
+            node = could_serve(known, model) if known is not None else None
+            while world.tally.of(name).served == before and world.agenda.time < asked + IN_TIME:
+                world.run(until=world.agenda.time + 5)
+            if node is not None and world.tally.of(name).served == before:
+                raise Violation(f"{name} fits on {node}, and was not served within {IN_TIME:.0f} s of being asked for")
+
     def _at_rest(self) -> None:
         known, thought = self.world.controller.known, self.world.controller.thought
         assert known is not None
         assert thought is not None
-        wrong = [*_moving(thought), *beyond_wishes(known, thought), *missing(known, thought, self.world.agenda.now)]
+        wrong = [*_moving(thought), *beyond_wishes(known, thought), *missing(known, thought)]
         if wrong:
             raise Violation("at rest, but " + "; ".join(wrong))
 

@@ -101,6 +101,5 @@ class Rules:
     hears_after: Seconds = Seconds(0.2)  #: that an agent acts on an assignment
     pass_after: Seconds = Seconds(0.1)  #: that a pass follows on what triggers it
     looks_every: Seconds = Seconds(15)  #: between passes while requests come and go, at most
-    missing_after: Seconds = Seconds(15)  #: that a node's reports stopped until it counts as unreachable
-    settles_in: Seconds = Seconds(5)  #: after a restart of the controller: nothing is launched or evicted
+    resync: Seconds = Seconds(300)  #: between passes where nothing happens; the daemon, with less to lose, takes 15
     spread: float = 0.2  #: how far times to start differ from their mean, as a share

@@ -15,6 +15,7 @@ from llmgw.catalog.source import Source
 from llmgw.catalog.spec import LAUNCH_FIELDS
 from llmgw.engine.manager import find_engines
 from llmgw.fleet import load_fleet
+from llmgw.testing.scenario import load_scenario
 from llmgw.weights.naming import canonical
 
 KINDS = ("Model", "Cluster")
@@ -96,8 +97,11 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize("block", EXAMPLES)
-def test_every_catalog_and_fleet_in_the_documentation_is_valid(block: str) -> None:
-    if "\nkind: Fleet\n" in block:
+def test_every_catalog_and_fleet_in_the_documentation_is_valid(block: str, tmp_path: Path) -> None:
+    if "\nkind: Scenario\n" in block:
+        (tmp_path / "scenario.yaml").write_text(block)
+        load_scenario(tmp_path / "scenario.yaml", engines())
+    elif "\nkind: Fleet\n" in block:
         load_fleet("fleet.yaml", block.encode())
     else:
         load_catalog(Source(files={"example.yaml": block.encode()}), engines(), canonical=canonical)

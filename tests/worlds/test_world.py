@@ -8,7 +8,7 @@ import pytest
 from makes import catalog, gib, model, node
 from simple_mind import simple
 
-from llmgw.catalog.spec import ScalingSpec, WeightsSpec
+from llmgw.catalog.spec import NodeSpec, ScalingSpec, WeightsSpec
 from llmgw.facts import Phase
 from llmgw.ids import ModelName, NodeName
 from llmgw.plan import Reason, Stop
@@ -153,10 +153,12 @@ def test_a_restart_of_everything_adopts_what_runs_and_launches_nothing() -> None
 
 
 def test_a_restart_of_the_controller_settles_before_it_launches() -> None:
-    world = World([node("n1")], catalog(model("a")), mind=simple, faults=[fault(FaultKind.CONTROLLER, 0)])
-    world.run(until=4.9)
+    """The catalog names a node that is not there yet: it is waited for, for a while."""
+    named = catalog(model("a"), nodes={"n1": NodeSpec(), "n2": NodeSpec()})
+    world = World([node("n1")], named, mind=simple, faults=[fault(FaultKind.CONTROLLER, 0)])
+    world.run(until=14)
     assert not world.replicas
-    world.run(until=6)
+    world.run(until=16)
     assert world.replicas
 
 
