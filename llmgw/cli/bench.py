@@ -47,9 +47,10 @@ def bench(
     output: Output = OutputFormat.TABLE,
     as_json: Json = False,
 ) -> None:
-    """Measure how many requests at once a replica holds, and have scaling count with it.
+    """Measure how many requests at once a replica holds.
 
     One replica is loaded, past the gateway, with 1, 2, 4, ... requests at once, while 95 of 100 meet the target.
+    Scaling counts with what comes of it.
 
     \b
     Example:
