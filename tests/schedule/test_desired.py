@@ -72,6 +72,7 @@ def test_suspended_means_as_many_as_run_now_whatever_the_minimum() -> None:
     for running in (0, 1, 3):
         found = wish(spec, running={A: running})
         assert (found.count, found.held) == (running, True)
+    assert wish(spec).count == 0
 
 
 def test_extra_is_added_to_the_base_and_bounded_by_the_ceiling() -> None:
@@ -311,6 +312,18 @@ def test_an_adopted_replica_that_nobody_asked_for_counts_as_asked_for_when_found
     assert brought(spec, replica(spec)) is None
     assert brought(spec, replica(spec, adopted=True), ask=Ask(asked=ago(60))) == Ask(asked=ago(60), since=ago(60))
     assert brought(spec, replica(spec, adopted=True, phase=Phase.STOPPED)) is None
+
+
+def test_neither_use_nor_adoption_makes_an_ask_of_a_model_that_is_not_on_demand() -> None:
+    spec = model("a")
+    assert brought(spec, replica(spec, adopted=True, running=1)) is None
+
+
+def test_use_in_a_window_leaves_an_ask_where_it_is() -> None:
+    spec, used = lazy(windows=(WORK,)), {ReplicaId("a-1"): ago(3, MONDAY)}
+    asks = {A: Ask(asked=ago(60, MONDAY))}
+    found = demand(catalog(spec), observed(replica(spec), last_used=used), asks, MONDAY)
+    assert found == {A: Ask(asked=ago(60, MONDAY), used=ago(3, MONDAY))}
 
 
 def test_asks_of_models_that_left_or_are_not_on_demand_are_dropped() -> None:
