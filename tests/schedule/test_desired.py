@@ -353,6 +353,10 @@ def test_nothing_is_due_where_nothing_ends() -> None:
     assert next_due(catalog(lazy()), {A: Ask(asked=ago(5000), used=ago(4000))}, NOW) is None
 
 
+def test_asks_of_what_is_not_on_demand_are_due_at_no_time() -> None:
+    assert next_due(catalog(model("a")), {A: Ask(asked=NOW.wall), ModelName("gone"): Ask(asked=NOW.wall)}, NOW) is None
+
+
 def test_the_end_of_an_idle_time_out_is_due_and_then_it_is_not_wanted() -> None:
     spec, ask = lazy(), Ask(asked=ago(60), used=ago(50))
     due = next_due(catalog(spec), {A: ask}, NOW)
