@@ -238,6 +238,8 @@ class ReplicaUse:
 
     outstanding: int
     last_used: Wall
+    heard: Wall | None = None  #: when bytes of an answer came from it last; None: never yet
+    failures: int = 0  #: answers of 5xx, losses, and clients that gave up waiting for a first byte, since it is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Protocol
 import httpx
 
 from llmgw.agent.ports import Ports
+from llmgw.agent.timing import Timing
 from llmgw.agent.traffic import Traffic
 from llmgw.catalog.spec import WeightsSpec
 from llmgw.clock import Clock
@@ -49,6 +50,7 @@ class Around:
     client: httpx.AsyncClient
     traffic: Traffic
     changed: Callable[[], None]  #: something that the report tells is different now
+    timing: Timing = Timing()
     devices: Callable[[], Sequence[DeviceFact]] = tuple  #: as they were when last looked at
 
     def tell(self, replica: ReplicaId, reason: str, message: str) -> None:

@@ -70,6 +70,11 @@ class Held:
         left = await self._left_behind() if exit.code == 0 else ()
         return await asyncio.to_thread(launch.judge, self.record, self._around, exit, left=left, killed_in=killed_in)
 
+    async def ailment(self) -> FailureKind:
+        """What it suffers from, though it runs."""
+        assert self.record is not None
+        return await asyncio.to_thread(launch.ailment, self.record, self._around)
+
     def look_at_groups(self, pids: Collection[int | str] = ()) -> None:
         """While its processes live: note how often the kernel has killed in their control groups. Some file reads."""
         leader = self.record.identity if self.record is not None else None

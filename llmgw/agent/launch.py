@@ -152,6 +152,13 @@ def _classify(record: Record, around: Around, exit: Exit, text: str) -> Verdict:
         return Verdict(kind=FailureKind.CRASH, reason=f"ended with {exit}")
 
 
+def ailment(record: Record, around: Around) -> FailureKind:
+    """What an engine suffers from that runs and does not do its work: want of memory where its log says so."""
+    text = logs.of_last_start(logs.tail(records.log_file(around.state, record.assignment.replica)))
+    kind = _classify(record, around, Exit(), text).kind
+    return kind if kind is FailureKind.OOM else FailureKind.CRASH
+
+
 def lost(record: Record, around: Around) -> Failure:
     """Why a replica is dead that ended while nobody watched."""
     if record.identity is not None and not process.same_world(record.identity):

@@ -84,6 +84,13 @@ class ProbesFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Unwell:
+    """It was ready, and has hung since, or answers that it is there and cannot do its work."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
 class Exited:
     """The process ended, asked or not."""
 
@@ -132,7 +139,7 @@ class Gone:
 
 Event = (
     Assigned | Adopted | Lost | WeightsReady | FetchFailed | Launched | LaunchFailed | ProbesPassed | ProbesFailed
-    | Exited | StopWanted | RunWanted | Drained | DrainTimedOut | Hastened | Broke | Gone
+    | Unwell | Exited | StopWanted | RunWanted | Drained | DrainTimedOut | Hastened | Broke | Gone
 )  # fmt: skip
 
 
@@ -142,7 +149,7 @@ class Do(Enum):
     FETCH = "get the weights"
     LAUNCH = "start the process, on another port than before"
     PROBE = "ask until it is ready"
-    SERVE = "read its load now and then"
+    SERVE = "read its load and look whether it is well, now and then"
     DRAIN = "wait until nothing is in flight"
     END = "end every process of it, and prove that they are gone"
     FINISH = "keep the log, free what it held"
@@ -260,7 +267,7 @@ class Lifecycle:
 
     def _ready(self, event: Event, now: Instant) -> tuple[Effect, ...]:
         match event:
-            case Exited(failure) | Broke(failure):
+            case Exited(failure) | Broke(failure) | Unwell(failure):
                 return self._fail(failure, now)
             case StopWanted(eviction):
                 return self._drain(eviction, now)

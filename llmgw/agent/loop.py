@@ -20,6 +20,7 @@ from llmgw.agent.traffic import Traffic
 from llmgw.clock import Clock
 from llmgw.engine.manager import Engines
 from llmgw.errors import TerminalError
+from llmgw.agent.timing import Timing
 from llmgw.facts import Event, Failure, Phase, Usage
 from llmgw.ids import NodeName, ReplicaId, is_name
 from llmgw.plan import Assignment, Want
@@ -55,6 +56,7 @@ class Agent:
         """`grace`: seconds that an engine has between SIGTERM and SIGKILL."""
         self._node = node
         self._store = store
+        timing: Timing = Timing(),  # noqa: B008 - a frozen value
         self._state = state
         self._cache = cache
         self._engines = engines
@@ -68,6 +70,7 @@ class Agent:
         self._wanted = Wanted()
         self._fingerprints = Fingerprints(engines)
         self._replicas: dict[ReplicaId, Replica] = {}
+        self._timing = timing
         self._reporter = Reporter(store, self._replicas, self._wanted)
         self._tasks = Tasks()
         self._running = False
@@ -95,6 +98,7 @@ class Agent:
                 devices=self._reporter.devices,
             )
             self._running = True
+                timing=self._timing,
             try:
                 await self._run(around)
             finally:

@@ -1,6 +1,7 @@
 """Asking an engine: is it ready, how busy is it."""
 
 import asyncio
+import time
 from typing import Final
 
 import httpx
@@ -13,6 +14,7 @@ from llmgw.facts import EngineLoad
 log = structlog.get_logger("llmgw.agent")
 
 _LARGEST: Final = 4 * 1024 * 1024  #: bytes of an answer that are read
+_STALE: Final = 1.0  #: seconds within which a kept connection shows that it was closed
 
 
 def make_client() -> httpx.AsyncClient:
@@ -49,23 +51,43 @@ class Asker:
         except (httpx.HTTPError, TimeoutError, httpx.InvalidURL):
             return None
 
+    async def ask_anew(self, request: HttpRequest, *, at_most: float | None = None) -> tuple[int, bytes] | None:
+        """As `ask`; once more where a kept connection turned out to have been closed by the engine meanwhile."""
+        began = time.monotonic()
+        answer = await self.ask(request, at_most=at_most)
+        if answer is None and time.monotonic() - began < _STALE:
+            return await self.ask(request, at_most=at_most)
+        return answer
+
     async def probe(self, engine: Engine, request: HttpRequest, *, at_most: float) -> tuple[Readiness, str]:
         """What the engine makes of the answer, and the answer in short. No answer: still loading."""
         answer = await self.ask(request, at_most=at_most)
         if answer is None:
             return Readiness.LOADING, f"{request.method} {request.path}: no answer"
         status, body = answer
-        said = " ".join(body[:200].decode(errors="replace").split())
-        return engine.read_probe(request, status, body), f"{request.method} {request.path}: {status} {said}".rstrip()
+        said = f"{request.method} {request.path}: {status} {_short(body)}".rstrip()
+        return engine.read_probe(request, status, body), said
 
-    async def load(self, engine: Engine, profile: ProfileSpec) -> EngineLoad | None:
+    async def check(self, engine: Engine, request: HttpRequest) -> tuple[Readiness | None, str]:
+        """As `probe`, of an engine that was ready. None: no answer. One that its plugin cannot read is not READY."""
+        answer = await self.ask_anew(request)
+        where = f"{request.method} {request.path}"
+        if answer is None:
+            return None, f"{where}: no answer"
+        said = f"{where}: {answer[0]} {_short(answer[1])}".rstrip()
+        try:
+            return engine.read_probe(request, *answer), said
+        except Exception as error:  # noqa: BLE001 - as for `load`
+            log.warning("probe_unreadable", engine=engine.name, error=repr(error))
+            return Readiness.LOADING, said
+
+    async def load(self, engine: Engine, profile: ProfileSpec, *, at_most: float | None = None) -> EngineLoad | None:
         """None: it cannot tell, or did not."""
         try:
             request = engine.load(profile)
             if request is None:
                 return None
-            # Twice: a kept connection that the engine closed meanwhile fails the first time.
-            answer = await self.ask(request) or await self.ask(request)
+            answer = await self.ask_anew(request, at_most=at_most)
             load = None if answer is None else engine.read_load_of(profile, *answer)
             if load is not None and not isinstance(load, EngineLoad):
                 raise TypeError(f"read_load returned {load!r:.80}")
@@ -73,3 +95,7 @@ class Asker:
         except Exception as error:  # noqa: BLE001 - a plugin that cannot read an answer must not end a good engine
             log.warning("load_unreadable", engine=engine.name, error=repr(error))
             return None
+
+
+def _short(body: bytes) -> str:
+    return " ".join(body[:200].decode(errors="replace").split())

@@ -112,6 +112,29 @@ def parse_stat(raw: bytes) -> Stat:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What a process has taken so far. `faults`: pages that had to be read from a disk."""
+
+    cpu: float = 0.0  #: seconds, of all its threads
+    faults: int = 0
+
+
+def spent(pid: int) -> Spent:
+    """Zero when there is no such process. Fields 12, 14 and 15 of /proc/PID/stat."""
+    if not _has_proc():
+        try:
+            times = psutil.Process(pid).cpu_times()
+        except psutil.Error:
+            return Spent()
+        return Spent(cpu=times.user + times.system)
+    try:
+        fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+        return Spent(cpu=(int(fields[11]) + int(fields[12])) / _ticks(), faults=int(fields[9]))
+    except (OSError, ValueError, IndexError):
+        return Spent()
+
+
 def processes() -> Iterator[Stat]:
     """Every process that can be seen, dead ones left out. Some milliseconds for some hundreds."""
     pids = [int(name) for name in os.listdir(_PROC) if name.isdigit()] if _has_proc() else psutil.pids()
@@ -167,6 +190,11 @@ def reap(identity: Identity) -> int | None:
 @cache
 def _has_proc() -> bool:
     return sys.platform.startswith("linux")
+
+
+@cache
+def _ticks() -> int:
+    return os.sysconf("SC_CLK_TCK")
 
 
 @cache

@@ -1,6 +1,8 @@
 """One replica: feeds its lifecycle what happens, and does what follows from it, one thing at a time."""
 
 import asyncio
+import random
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -15,8 +17,9 @@ from llmgw.agent.held import Held
 from llmgw.agent.inventory import Resident
 from llmgw.agent.lifecycle import Do, Lifecycle, Tell
 from llmgw.agent.records import Record
+from llmgw.agent.vigil import Vigil
 from llmgw.catalog.spec import WeightsSpec
-from llmgw.engine.api import Readiness
+from llmgw.engine.api import Engine, Readiness
 from llmgw.errors import LlmgwError, TerminalError
 from llmgw.facts import EngineLoad, Exit, Failure, FailureKind, Phase, Progress, ReplicaFact
 from llmgw.plan import Assignment, Want
@@ -29,8 +32,6 @@ _FIRST_PROBE: Final = 0.02  #: seconds between probes, growing to
 _SLOWEST_PROBE: Final = 1.0
 _PROBE_SHARE: Final = 0.04
 """An engine is asked again after this share of the time it has taken so far, so that asking adds no more than that."""
-_LOAD_USED: Final = 1.0  #: seconds between load readings while used
-_LOAD_IDLE: Final = 10.0
 _RECONSIDERED: Final = 3.0
 """Seconds that the controller has to decide afresh on an eviction that was given up. Where it decides on the same, the
 assignment does not change: that its endpoint is still withdrawn tells."""
@@ -53,6 +54,7 @@ class Replica:
         self._device_resident: Bytes | None = None
         self._device_peak: Bytes | None = None
         self._served = False
+        self._pids: Collection[int] = ()  #: its processes when last looked at
         self._around = around
         self._held = Held(assignment, around)
         self._life = Lifecycle(around.clock.now())
@@ -119,6 +121,7 @@ class Replica:
 
     def sampled(self, resident: Resident, device: Bytes | None) -> None:
         """Its memory, as the inventory saw it. `device`: on accelerators; None: unknown."""
+        self._pids = resident.pids
         self._held.look_at_groups(resident.pids)
         if not resident.pids:
             return
@@ -289,7 +292,7 @@ class Replica:
         if self._ready_by is None:  # one deadline for all ports tried
             self._ready_by = Mono(clock.now().mono + self.assignment.start_timeout)
         try:
-            engine = launch.engine_of(self.assignment, self._around)
+            engine = self._engine()
         except TerminalError as error:  # adopted, and its plugin is gone
             return life.ProbesFailed(held.failure(FailureKind.TERMINAL, str(error)))
         asker, began, said = held.asker(), clock.now().mono, "no answer"
@@ -314,7 +317,8 @@ class Replica:
         return life.ProbesPassed() if held.alive else None
 
     async def _serve(self) -> life.Event | None:
-        clock, began = self._around.clock, self._around.clock.now().mono
+        clock, began, timing = self._around.clock, self._around.clock.now().mono, self._around.timing
+        vigil = Vigil(self.id, self._engine(), self.assignment.profile, self._held, self._around)
         while True:
             self._used.clear()
             load = await self._read_load()
@@ -322,23 +326,31 @@ class Replica:
             if load != self._load:
                 self._load = load
                 self._around.changed()
+            if (failure := await vigil.look(load, self._pids)) is not None:
+                return life.Unwell(failure)
             if self._is_evicted_again() and clock.now().mono - began >= _RECONSIDERED:
                 return life.StopWanted(eviction=True)
             used = (load is not None and load.running > 0) or self._around.traffic.outstanding(self.id) > 0
             if used or self._is_evicted_again():
-                await clock.sleep(_LOAD_USED)
+                await clock.sleep(timing.look_used)
                 continue
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LOAD_IDLE):
+            with suppress(TimeoutError):  # not in step with the others that became ready when it did
+                async with asyncio.timeout(timing.look_idle * random.uniform(0.8, 1.2)):
                     await self._used.wait()
 
     def _is_evicted_again(self) -> bool:
         wants_stop = self._life.kept_serving and self._want is Want.STOP
         return wants_stop and not self._around.traffic.is_published(self.id)
 
+    def _engine(self) -> Engine:
+        return launch.engine_of(self.assignment, self._around)
+
     async def _read_load(self) -> EngineLoad | None:
         engine = self._around.engines.by_name.get(self.assignment.profile.engine)
-        return None if engine is None else await self._held.asker().load(engine, self.assignment.profile)
+        if engine is None:
+            return None
+        at_most = self._around.timing.look_timeout
+        return await self._held.asker().load(engine, self.assignment.profile, at_most=at_most)
 
     async def _drain(self) -> life.Event | None:
         clock, traffic = self._around.clock, self._around.traffic

@@ -2,6 +2,7 @@
 
 from llmgw.facts import Usage
 from llmgw.ids import ReplicaId
+from llmgw.units import Wall
 
 
 class Traffic:
@@ -35,6 +36,16 @@ class Traffic:
         """Requests in flight there, over all gateways."""
         found = (usage.replicas.get(replica) for usage in self._usage.values())
         return sum(use.outstanding for use in found if use)
+
+    def heard(self, replica: ReplicaId) -> Wall | None:
+        """When bytes of an answer came from there last, by the gateways' clocks. None: nobody says."""
+        found = (usage.replicas.get(replica) for usage in self._usage.values())
+        return max((use.heard for use in found if use and use.heard is not None), default=None)
+
+    def failures(self, replica: ReplicaId) -> int:
+        """Requests that went wrong there, as far back as the gateways that there are now know."""
+        found = (usage.replicas.get(replica) for usage in self._usage.values())
+        return sum(use.failures for use in found if use)
 
     def drained(self, replica: ReplicaId, asked: int) -> bool:
         """Whether no gateway has a request there or will send one.

@@ -20,6 +20,8 @@ from llmgw.units import MIB, Seconds, Wall
 
 KEPT_BODY: Final = 8 * MIB
 """Bodies up to this size are kept until the engine answers, so that another can be asked."""
+_IMPATIENT: Final = 30.0
+"""Seconds without a byte after which a client that leaves makes the engine suspect: until then it changed its mind."""
 CONNECT: Final = 5.0
 """Seconds to connect to an engine. It is ready, so its machine is what does not answer."""
 REPLACED: Final = 3.0
@@ -260,6 +262,8 @@ class Exchange:
         self._meter.answered(status)
         self._request.release()
         self._begun = True
+        if status >= 500 and self._target is not None:
+            self._target.failures += 1
         reply = self._reply
         data = reply.head(status, headers) + reply.framed(body, done)
         if done:
@@ -317,6 +321,8 @@ class Exchange:
         if self.ended:
             return
         self._meter.cancelled += 1
+        if self._target is not None and not self._begun and self._relay.loop.time() - self._started > _IMPATIENT:
+            self._target.failures += 1
         if self._connection is not None:
             self._connection.abandon()
         self._release()

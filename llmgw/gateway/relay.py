@@ -98,6 +98,7 @@ class Relay:
         return asks
 
     def suspect(self, target: Target, why: str) -> None:
+        target.failures += 1
         now = self.loop.time()
         if target.suspect_until <= now:  # said once, not for every request that meets it
             log.warning("engine_lost", replica=target.id, model=target.model, reason=why)

@@ -56,8 +56,8 @@ class Target:
     """An endpoint and what the gateway keeps with it. `outstanding`, `turn`, `tier`, `weight`: for the balancer."""
 
     __slots__ = (
-        "base", "head", "host", "id", "idle", "last_used", "model", "outstanding", "port", "suspect_until", "tier",
-        "turn", "url", "weight", "withdrawn",
+        "base", "failures", "head", "heard", "host", "id", "idle", "last_used", "model", "outstanding", "port",
+        "suspect_until", "tier", "turn", "url", "weight", "withdrawn",
     )  # fmt: skip
 
     def __init__(self, endpoint: Endpoint, secret: bytes) -> None:
@@ -76,6 +76,8 @@ class Target:
         self.outstanding = 0
         self.turn = 0
         self.last_used: float | None = None  #: loop time
+        self.heard: float | None = None  #: loop time at which bytes came from it last
+        self.failures = 0  #: what makes its agent look whether it is well
         self.suspect_until = 0.0  #: loop time until which others are preferred: it was lost a moment ago
         self.idle: list[EngineConnection] = []
         self.withdrawn = False
@@ -185,6 +187,7 @@ class EngineConnection(asyncio.Protocol):
             self.abandon()
             return
         self._answered = True
+        self._target.heard = self._loop.time()
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:

@@ -89,10 +89,12 @@ class UsageReport:
         epoch = now - asyncio.get_running_loop().time()  # targets keep the loop's time: it is cheaper to read
         uses: dict[ReplicaId, ReplicaUse] = {}
         for target in self._targets():
-            if target.outstanding:
-                uses[target.id] = ReplicaUse(outstanding=target.outstanding, last_used=now)
-            elif target.last_used is not None:
-                uses[target.id] = ReplicaUse(outstanding=0, last_used=Wall(epoch + target.last_used))
+            if target.outstanding or target.last_used is not None:
+                last = now if target.outstanding else Wall(epoch + (target.last_used or 0.0))
+                heard = None if target.heard is None else Wall(epoch + target.heard)
+                uses[target.id] = ReplicaUse(
+                    outstanding=target.outstanding, last_used=last, heard=heard, failures=target.failures
+                )
         told = (self._seen, tuple(uses.items()), dict(self._held()))
         if told != self._told:
             usage = Usage(at=now, seen=self._seen, replicas=uses, held=told[2])

@@ -19,6 +19,7 @@ from llmgw.agent.around import Around
 from llmgw.agent.loop import Agent
 from llmgw.agent.ports import Ports
 from llmgw.agent.probing import make_client
+from llmgw.agent.timing import Timing
 from llmgw.agent.traffic import Traffic
 from llmgw.catalog.spec import ProfileSpec, WeightsSpec
 from llmgw.clock import SystemClock
@@ -52,7 +53,7 @@ SECRET = b"cluster secret"
 
 SERVER = r"""
 import json, os, signal, sys, time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 port, flags = int(sys.argv[1]), set(sys.argv[2:])
 if "stubborn" in flags:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -60,15 +61,24 @@ if "slow" in flags:
     time.sleep(0.6)
 busy = os.path.join(os.getcwd(), "busy")
 class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+    protocol_version = "HTTP/1.0" if "alone" in flags else "HTTP/1.1"
+    def do_POST(self):  # /decode
+        self.rfile.read(int(self.headers["Content-Length"]))
+        with open("decoded", "a") as file:
+            file.write("x")
+        while os.path.exists("deaf"):
+            time.sleep(0.02)
+        self.answer(500, b"no more") if os.path.exists("sick") else self.answer(200, b"a")
     def do_GET(self):
+        while os.path.exists("prompt"):  # a long one: with "alone", nothing else is answered meanwhile
+            sum(range(10**5))
         if self.headers.get("Authorization") != "Bearer " + os.environ["LLMGW_ENGINE_KEY"]:
             return self.answer(401, b"who are you")
         if self.path == "/load":
             return self.answer(200, json.dumps({"running": int(os.path.exists(busy))}).encode())
         if self.path == "/env":
             return self.answer(200, json.dumps(dict(os.environ)).encode())
-        self.answer(500 if "broken" in flags else 503 if "never" in flags else 200, b"ok")
+        self.answer(500 if "broken" in flags else 503 if "never" in flags or os.path.exists("ill") else 200, b"ok")
     def answer(self, status, body):
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
@@ -76,7 +86,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
     def log_message(self, *args):
         pass
-class Server(ThreadingHTTPServer):
+class Server(HTTPServer if "alone" in flags else ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
 try:
@@ -127,8 +137,12 @@ class ScriptEngine(Engine):
     def read_probe(self, request: HttpRequest, status: int, body: bytes) -> Readiness:
         return {200: Readiness.READY, 500: Readiness.BROKEN}.get(status, Readiness.LOADING)
 
+    def probes(self, profile: ProfileSpec) -> Sequence[HttpRequest]:
+        work = HttpRequest(path="/decode", method="POST", body=b"a", timeout=0.5)
+        return (HttpRequest(path="/health"), work) if profile.options.get("decodes") else super().probes(profile)
+
     def load(self, profile: ProfileSpec) -> HttpRequest | None:
-        return HttpRequest(path="/load", timeout=2.0)
+        return None if profile.options.get("mute") else HttpRequest(path="/load", timeout=2.0)
 
     def read_load(self, status: int, body: bytes) -> EngineLoad | None:
         return EngineLoad(running=msgspec.json.decode(body)["running"], waiting=0) if status == 200 else None
@@ -171,6 +185,7 @@ class Node:
         self.events = EventLog()
         self.ports = free_range(12)
         self.grace = 10.0
+        self.timing = Timing()
         self._started: set[int] = set()
 
     def make_agent(self) -> Agent:
@@ -185,6 +200,7 @@ class Node:
             secret=SECRET,
             ports=self.ports,
             grace=self.grace,
+            timing=self.timing,
         )
 
     def around(self) -> Around:
@@ -248,9 +264,22 @@ class Node:
         )
         return await self.store.put(keys.endpoint(ReplicaId(id)), codec.encode(endpoint))
 
-    async def use(self, *, seen: int, outstanding: Mapping[str, int] | None = None) -> None:
+    async def use(
+        self,
+        *,
+        seen: int,
+        outstanding: Mapping[str, int] | None = None,
+        heard: float | None = None,
+        failures: int = 0,
+    ) -> None:
         uses = {
-            ReplicaId(id): ReplicaUse(outstanding=count, last_used=Wall(1)) for id, count in (outstanding or {}).items()
+            ReplicaId(id): ReplicaUse(
+                outstanding=count,
+                last_used=Wall(1),
+                heard=None if heard is None else Wall(heard),
+                failures=failures,
+            )
+            for id, count in (outstanding or {}).items()
         }
         usage = Usage(at=Wall(time.time()), seen=seen, replicas=uses)
         await self.store.put(keys.usage("g"), codec.encode(usage))

@@ -29,6 +29,7 @@ from llmgw.agent.lifecycle import (
     RunWanted,
     StopWanted,
     Tell,
+    Unwell,
     WeightsReady,
 )  # fmt: skip
 from llmgw.facts import Failure, FailureKind, Phase
@@ -42,7 +43,7 @@ later = st.sampled_from(
     [
         WeightsReady(), FetchFailed(FAILURE), Launched(), LaunchFailed(FAILURE), ProbesPassed(), ProbesFailed(FAILURE),
         Exited(FAILURE), Exited(FAILURE, port_clash=True), StopWanted(), StopWanted(eviction=True), RunWanted(),
-        Drained(), DrainTimedOut(), Hastened(), Broke(FAILURE), Gone(),
+        Drained(), DrainTimedOut(), Hastened(), Broke(FAILURE), Gone(), Unwell(FAILURE),
     ]
 )  # fmt: skip
 

@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
-from gateway_rig import DIGEST, DONE, STREAM_HEAD, Asked, Rig, chunked, echo, event, get, model, post, until
+from gateway_rig import DIGEST, DONE, STREAM_HEAD, Asked, Rig, chunked, echo, event, get, model, post, say, until
 
-from llmgw.facts import Progress
+from llmgw.facts import Progress, ReplicaUse
 from llmgw.ids import ModelName, NodeName
 from llmgw.plan import ModelState, Reason, Rejection
 from llmgw.store import keys
@@ -199,6 +199,30 @@ async def test_usage_tells_when_a_replica_was_last_used_and_rests_when_nothing_h
     before = (await rig.store.list("")).revision
     await asyncio.sleep(1.2)
     assert (await rig.store.list("")).revision == before
+
+
+async def test_usage_tells_when_an_engine_was_heard_last_and_how_often_requests_went_wrong_there(rig: Rig) -> None:
+    failing = await rig.engine(say({"error": "no more"}, "500 Internal Server Error"))
+    endpoint = await rig.endpoint("m", failing.url)
+    await rig.catalog(model("m"))
+    await rig.settle()
+    assert (await rig.post({"model": "m"})).status == 500
+
+    async def use() -> ReplicaUse | None:
+        usage = await rig.usage()
+        return None if usage is None else usage.replicas.get(endpoint.id)
+
+    while (told := await use()) is None or told.outstanding:
+        await asyncio.sleep(0.01)
+    assert told.failures == 1
+    assert told.heard is not None
+    assert abs(told.heard - told.last_used) < 1.0
+    await failing.stop()
+    assert (await rig.post({"model": "m"})).status == 502
+    while (then := await use()) is None or then.failures == 1:
+        await asyncio.sleep(0.01)
+    assert then.failures == 2
+    assert then.heard == pytest.approx(told.heard, abs=0.1)
 
 
 async def test_node_reports_do_not_make_the_gateway_write(rig: Rig) -> None:

@@ -1,0 +1,17 @@
+"""How often engines are looked at, and how long one may be silent."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Seconds. The same for all profiles: no key of the catalog sets them."""
+
+    look_used: float = 1.0  #: between looks at an engine in use
+    look_idle: float = 10.0  #: between looks at one that is not
+    look_timeout: float = 10.0  #: for an answer to one
+    hang_after: float = 120.0  #: without an answer or progress: a hang
+    probe_every: float = 600.0
+    """Between probes with real work of an engine that nobody uses. One takes a slot of it, and with the slot the prompt
+    that it keeps of somebody's chat: hence no more often, and only so long after the last request."""
+    probe_again: float = 10.0  #: between probes while they fail, or requests do
