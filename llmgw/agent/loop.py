@@ -16,11 +16,11 @@ from llmgw.agent.process import is_alive
 from llmgw.agent.records import Record
 from llmgw.agent.replica import Replica
 from llmgw.agent.report import Reporter, Wanted
+from llmgw.agent.timing import Timing
 from llmgw.agent.traffic import Traffic
 from llmgw.clock import Clock
 from llmgw.engine.manager import Engines
 from llmgw.errors import TerminalError
-from llmgw.agent.timing import Timing
 from llmgw.facts import Event, Failure, Phase, Usage
 from llmgw.ids import NodeName, ReplicaId, is_name
 from llmgw.plan import Assignment, Want
@@ -52,11 +52,11 @@ class Agent:
         host: str = "127.0.0.1",
         ports: range = DEFAULT_PORTS,
         grace: float = GRACE,
+        timing: Timing = Timing(),  # noqa: B008 - a frozen value
     ) -> None:
         """`grace`: seconds that an engine has between SIGTERM and SIGKILL."""
         self._node = node
         self._store = store
-        timing: Timing = Timing(),  # noqa: B008 - a frozen value
         self._state = state
         self._cache = cache
         self._engines = engines
@@ -66,11 +66,11 @@ class Agent:
         self._host = host
         self._ports = ports
         self._grace = grace
+        self._timing = timing
         self._traffic = Traffic()
         self._wanted = Wanted()
         self._fingerprints = Fingerprints(engines)
         self._replicas: dict[ReplicaId, Replica] = {}
-        self._timing = timing
         self._reporter = Reporter(store, self._replicas, self._wanted)
         self._tasks = Tasks()
         self._running = False
@@ -94,11 +94,11 @@ class Agent:
                 ports=ports,
                 client=client,
                 traffic=self._traffic,
+                timing=self._timing,
                 changed=self._reporter.changed,
                 devices=self._reporter.devices,
             )
             self._running = True
-                timing=self._timing,
             try:
                 await self._run(around)
             finally:
