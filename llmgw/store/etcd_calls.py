@@ -147,6 +147,9 @@ class Calls:
             if streaming is not None:
                 streaming.cancel()
 
+    def refusal(self, text: str) -> TerminalError | None:
+        return refusal(text, self._address)
+
     def log_out(self) -> None:
         """The next call logs in again."""
         self._metadata = None if self._address.user else ()
@@ -204,10 +207,15 @@ def translated(error: rpc.AioRpcError, address: Address) -> LlmgwError:
         return RetryableError(
             f"{address} is full: compact and defragment it, raise --quota-backend-bytes, disarm the alarm"
         )
+    return refusal(text, address) or RetryableError(f"{address}: {text or error.code()}")
+
+
+def refusal(text: str, address: Address) -> TerminalError | None:
+    """Where etcd does not let this user in, what must change."""
     if "authentication failed" in text:
         return TerminalError(f"{address} does not take the password of user {address.user}")
-    if "user name is empty" in text:
+    if address.user is None and ("user name is empty" in text or "permission denied" in text):
         return TerminalError(f"{address} wants a user: set LLMGW_ETCD_USER and LLMGW_ETCD_PASSWORD")
-    if error.code() is StatusCode.PERMISSION_DENIED:
+    if "permission denied" in text:
         return TerminalError(f"{address}: user {address.user} may not read and write keys under {address.prefix}")
-    return RetryableError(f"{address}: {text or error.code()}")
+    return None

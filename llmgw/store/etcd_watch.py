@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 from aetcd import rpc
 
-from llmgw.errors import Resync, TerminalError
+from llmgw.errors import Resync
 from llmgw.store.etcd_calls import DEADLINE, Calls, NoAnswer
 
 
@@ -44,7 +44,7 @@ async def changes(calls: Calls, begin: bytes, position: int) -> AsyncGenerator[B
             if answer is grpc.aio.EOF:
                 raise NoAnswer("etcd ended the watch")
             if answer.canceled:
-                _ended(calls, answer, begin, position)
+                _ended(calls, answer, position)
             if not answer.created:
                 position = answer.events[-1].kv.mod_revision if answer.events else max(position, answer.header.revision)
                 yield Batch(answer.events, position, answer.header.cluster_id)
@@ -59,10 +59,10 @@ async def _confirm(calls: Calls, begin: bytes, position: int) -> None:
         raise Resync(f"etcd is at revision {newest}, and was at {position}: was it restored from a copy?")
 
 
-def _ended(calls: Calls, answer: Any, begin: bytes, position: int) -> None:
+def _ended(calls: Calls, answer: Any, position: int) -> None:
     if answer.compact_revision:
         raise Resync(f"etcd compacted up to revision {answer.compact_revision}, the watch was at {position}")
-    if "permission" in answer.cancel_reason.lower():
-        raise TerminalError(f"etcd lets this user not watch {begin.decode()}: {answer.cancel_reason}")
+    if (refusal := calls.refusal(answer.cancel_reason)) is not None:
+        raise refusal
     calls.log_out()  # where that was the reason, the next stream is another login's
     raise NoAnswer(f"etcd ended the watch: {answer.cancel_reason}")
