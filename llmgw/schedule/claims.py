@@ -167,7 +167,8 @@ class _Sorting:
         ready = sum(fact.phase is Phase.READY for fact in kept)
         serving = [self._stay(fact, model, wish) for fact in others[: max(0, count - ready)]]
         for fact in others[max(0, count - ready) :]:
-            self._stop(fact, self._old_reason(fact) if count else wish.reason)
+            needed = count or (model.name, fact.node) in self._found.drafting
+            self._stop(fact, self._old_reason(fact) if needed else wish.reason)
         for ordinal in range(len(kept), count):
             self._claim(model, wish, ordinal, serving)
 

@@ -44,7 +44,7 @@ class Resident:
             id=self.fact.id,
             costs=self.costs,
             priority=self.priority,
-            pinned=self.pinned and not self.companion,
+            pinned=self.pinned,
             active=self.busy or self.wish.held,
             yields=self.yields,
             last_used=self.last_used,

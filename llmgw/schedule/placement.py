@@ -165,7 +165,7 @@ class Placement:
     def draft(self, name: ModelName, node: NodeName) -> Draft | None:
         """A companion on a node: the first of its profiles that every filter lets run there."""
         model = self._catalog.models.get(name)
-        if model is None or self._nodes.places[node].rivals(model, leaving=True):
+        if model is None or model.suspend or self._nodes.places[node].rivals(model, leaving=True):
             return None
         for one in model.profiles:
             if (draft := self._draft_of(model, one, node)) is not None:
@@ -342,8 +342,11 @@ class Placement:
             return {HOST: host}
         each = share(fit.footprint, fit.profile)
         penalties: list[tuple[tuple[int, int, int], str]] = []
+        shut = room.sole.difference(*(one.costs for one in movable if one.exclusive))
         for uuid in room.devices:
             hard = room.soon[uuid] - freeable.get(uuid, 0)
+            if uuid in shut:
+                continue
             if each > bounds[uuid] - hard or (fit.profile.exclusive and hard > 0):
                 continue
             left = bounds[uuid] - hard - each
@@ -375,8 +378,6 @@ class Placement:
     def _evicted(self, place: Place, want: Want, spot: Spot, movable: Set[str]) -> tuple[Resident, ...] | None:
         """Whom `residency.schedule` drives out for it; None: it is not admitted all the same."""
         room = place.room
-        if place.rivals(want.model, leaving=False) - {one.model.name for one in place.staying}:
-            return None  # one that was promised its place
         items = []
         for one in place.staying:
             item = one.item()
@@ -390,6 +391,9 @@ class Placement:
         if newcomer.id not in chosen.launch:
             return None
         evicted = tuple(one for one in place.staying if one.fact.id in chosen.evict)
+        gone = {one.model.name for one in evicted} - {one.model.name for one in place.staying if one not in evicted}
+        if place.rivals(want.model, leaving=False) - gone:
+            return None  # one of its group stays, or was promised its place: pinned overrides budgets, not groups
         if want.pinned and not self._within_capacity(room, spot.all_costs, evicted):
             return None
         return evicted
@@ -420,7 +424,8 @@ class Placement:
                 continue
             hard = [one for one in place.staying if one not in passing]
             others = {other.model.name for _, other in place.promised if self._is_soft(other, want)}
-            rivals = place.rivals(way.model, leaving=False) - others - {one.model.name for one in passing}
+            others |= {one.model.name for one in passing}
+            rivals = place.rivals(way.model, leaving=False) - (others - {one.model.name for one in hard})
             if rivals or self._filters.no_disk(fit.profile, name) is not None:
                 continue
             if not self._fits_beside(place, fit, want, [*(one.costs for one in hard), *firm]):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from fleets import ON_DEMAND, Fleet, cpu_model, device, gpu_model, node, policy, replicas_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from make import NOW, spec_of
+from make import NOW, gib, spec_of
 
 from llmgw.catalog.spec import ModelSpec
 from llmgw.desired import desired
@@ -124,6 +124,28 @@ def applied(fleet: Fleet, plan: Plan) -> None:
         )
 
 
+def picture(fleet: Fleet) -> str:
+    """What a failure shows: nodes, models, what runs."""
+    lines = [
+        f"{report.node}: host {report.memory.total / gib(1)}, "
+        f"{[(one.uuid, one.name, one.total / gib(1)) for one in report.devices]}, "
+        f"{fleet.cluster.node(report.node).budget}"
+        for report in fleet.nodes.values()
+    ]
+    for model in fleet.models.values():
+        footprint, profile = fleet.footprints[spec_of(model), Level.FULL], model.profiles[0]
+        lines.append(
+            f"{model.name}: {footprint.host / gib(1)} + {footprint.device / gib(1)} on {profile.devices}"
+            f"{' alone' * profile.exclusive}, priority {model.priority}{' pinned' * model.pinned}"
+            f"{' suspended' * model.suspend} {model.groups} {model.scaling}"
+        )
+    lines += [
+        f"  {fact.id} {fact.node} {fact.devices} {fact.phase} {fact.load} {fact.spec}"
+        for fact in fleet.replicas.values()
+    ]
+    return "\n".join([*lines, f"{fleet.asks} {fleet.fields.get('cordons')}", ""])
+
+
 def at_rest(fleet: Fleet) -> Plan:
     story = []
     for _ in range(30):
@@ -137,7 +159,7 @@ def at_rest(fleet: Fleet) -> Plan:
         if plan.is_empty and not moving:
             return plan
         applied(fleet, plan)
-    raise AssertionError("still moving: " + "; ".join(map(str, story[-6:])))
+    raise AssertionError(picture(fleet) + "still moving: " + "; ".join(map(str, story[-6:])))
 
 
 many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -283,6 +283,14 @@ def test_a_higher_priority_drives_its_groups_lower_one_out() -> None:
     assert fleet.plan().launches == ()  # it still resides there
 
 
+def test_a_pinned_one_drives_nobody_out_where_one_of_its_group_has_to_stay() -> None:
+    fleet = Fleet(node("a", host=6))
+    fleet.runs(fleet.has(cpu_model("busy", groups=("one",)), 1), "a", running=1)
+    fleet.runs(fleet.has(cpu_model("idle"), 5), "a")
+    fleet.has(cpu_model("pin", groups=("one",), pinned=True), 5)
+    assert fleet.plan().is_empty
+
+
 def test_replicas_of_the_same_model_may_share_a_group() -> None:
     fleet = Fleet(node("a"))
     fleet.has(cpu_model("m", groups=("one",), scaling=replicas_of(2)), 1)
@@ -698,3 +706,47 @@ def test_only_a_replica_that_drafts_itself_has_its_companion_launched_again() ->
     fleet.runs(old, "b", id="old")
     plan = fleet.plan()
     assert plan.launches == ()
+
+
+def test_a_suspended_model_is_no_companion_that_could_be_launched() -> None:
+    fleet, _, draft = drafted()
+    fleet.models[draft.name] = replace(draft, suspend=True)
+    plan = fleet.plan()
+    assert plan.launches == ()
+    assert refusals(plan, "main")["b"].reason is Reason.DRAFT
+
+
+def test_a_pinned_companion_outlives_the_eviction_of_its_primary() -> None:
+    fleet, primary, draft = drafted()
+    del fleet.nodes[NodeName("a")]
+    fleet.models[draft.name] = replace(draft, pinned=True)
+    fleet.runs(draft, "b", id="d")
+    fleet.runs(primary, "b", id="p")
+    fleet.has(cpu_model("high", priority=9), 12)
+    assert set(stopped(fleet.plan())) == {"p"}
+
+
+def test_a_companion_of_another_version_is_replaced_and_its_stop_says_so() -> None:
+    fleet, primary, draft = drafted()
+    fleet.runs(draft, "b", id="d", spec="old")
+    fleet.runs(primary, "b", id="p")
+    plan = fleet.plan()
+    assert stopped(plan) == {"d": Reason.CHANGED}
+    assert where(plan) in ({}, {"draft": ["b"]})
+
+
+def test_a_pinned_one_does_not_use_what_an_exclusive_ones_budget_leaves() -> None:
+    fleet = Fleet(node("a", device("g0", 5), device("g1", 4)), policies={"a": policy(device=4)})
+    fleet.runs(fleet.has(gpu_model("alone", exclusive=True), 1), "a", "g0", running=1)
+    fleet.runs(fleet.has(gpu_model("idle"), 4), "a", "g1")
+    fleet.has(gpu_model("pin", 2, pinned=True), 1)
+    assert fleet.plan().is_empty
+
+
+def test_one_replica_of_a_group_gone_is_not_enough_while_another_stays() -> None:
+    fleet = Fleet(node("a", host=4))
+    model = fleet.has(cpu_model("m", groups=("one",), scaling=replicas_of(2)), 1)
+    fleet.runs(model, "a", running=1)
+    fleet.runs(model, "a")
+    fleet.has(cpu_model("pin", groups=("one",), pinned=True), 1)
+    assert fleet.plan().is_empty
