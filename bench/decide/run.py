@@ -44,7 +44,7 @@ from llmgw.facts import (
 )
 from llmgw.ids import Digest, EngineName, ModelName, NodeName, ProfileName, ReplicaId, Revision
 from llmgw.plan import Plan
-from llmgw.schedule.decide import Decider
+from llmgw.schedule.decider import Decider
 from llmgw.units import GIB, Bytes, Instant, Mono, Wall
 
 HERE = Path(__file__).resolve().parent

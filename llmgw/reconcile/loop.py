@@ -22,7 +22,7 @@ from llmgw.reconcile.liveness import Liveness
 from llmgw.reconcile.meters import Meters
 from llmgw.reconcile.observe import Seen, observe
 from llmgw.reconcile.workqueue import Trigger
-from llmgw.schedule.decide import Decider
+from llmgw.schedule.decider import Decider
 from llmgw.schedule.think import Known, Thought, think
 from llmgw.store import keys
 from llmgw.store.api import Store

@@ -22,6 +22,7 @@ from llmgw.ids import ModelName, NodeName, ReplicaId, SpecDigest
 from llmgw.plan import Launch, Levels, Plan, Reason, Rejection, Stop, Unschedulable, Wish
 from llmgw.schedule import recovery, residency
 from llmgw.schedule.claims import Claim, Sorted, claim_of, sort_out
+from llmgw.schedule.eviction import Evictions
 from llmgw.schedule.filters import Filters
 from llmgw.schedule.nodes import Nodes, Place, Resident
 from llmgw.schedule.placement import Draft, Placement, Spot, Timing, Want, Way
@@ -29,9 +30,6 @@ from llmgw.schedule.refusals import Refusals
 from llmgw.units import Instant, Wall
 
 NO_LEVELS: Final[Levels] = MappingProxyType({})
-
-REMEMBERED: Final = 60.0
-"""Seconds after which a decision is made anew though nothing changed."""
 
 BACKING_OFF: Final = "restarting after a back-off"
 REPLACING: Final = "waiting for the replica it replaces to stop"
@@ -55,37 +53,6 @@ def decide(
     `settled` False: nodes may be missing that are about to report; nothing is launched or evicted.
     """
     return _Pass(wishes, catalog, observed, now, levels).run(settled=settled)
-
-
-class Decider:
-    """Decides as `decide` does, and remembers the last decision: asked the same again, the answer is there.
-
-    Worth having where passes are many and news is little. Nothing else is kept, so that no answer depends on the past.
-    """
-
-    def __init__(self) -> None:
-        self._asked: tuple[object, ...] | None = None
-        self._plan = Plan()
-        self._good_for = (Wall(0), Wall(0))
-
-    def decide(
-        self,
-        wishes: Sequence[Wish],
-        catalog: Catalog,
-        observed: Observed,
-        now: Instant,
-        *,
-        levels: Levels = NO_LEVELS,
-        settled: bool = True,
-    ) -> Plan:
-        asked = (tuple(wishes), catalog, observed, levels, settled)
-        begin, end = self._good_for
-        if not (asked == self._asked and begin <= now.wall < end):
-            self._plan = decide(wishes, catalog, observed, now, levels=levels, settled=settled)
-            self._asked = asked
-            until = Wall(now.wall + REMEMBERED)
-            self._good_for = (now.wall, until if self._plan.due is None else min(until, self._plan.due))
-        return self._plan
 
 
 @dataclass(slots=True)
@@ -133,6 +100,7 @@ class _Pass:
         self._sorted: Sorted = sort_out(wishes, catalog, observed, now, levels, self._filters)
         self._nodes = Nodes(catalog, observed, self._sorted.costs, self._sorted.exclusive)
         self._placement = Placement(catalog, observed, now, levels, self._nodes, self._filters)
+        self._evictions = Evictions(self._nodes, self._filters, self._placement)
         self._refusals = Refusals(catalog, observed, self._nodes, self._filters, self._placement)
         self._records: dict[SpecDigest, dict[NodeName, RecoveryRecord]] = {}
         for (spec, node), record in observed.recovery.items():
@@ -232,7 +200,7 @@ class _Pass:
             if spot is not None:
                 self._carry_out(claim, spot)
                 return
-            busy = busy or self._placement.in_the_way(way, want)
+            busy = busy or self._evictions.in_the_way(way, want)
             refused += self._refusals.of(way, want)
         if busy is not None:
             self._wait_for(claim, busy)
@@ -269,10 +237,10 @@ class _Pass:
             return spot
         old = claim.replaces
         if old is None or old.fact.node not in self._nodes.places or old.fact.id in self._plan.stops:
-            return self._placement.find(way, want, Timing.SOON) or self._placement.find_by_eviction(way, want)
+            return self._placement.find(way, want, Timing.SOON) or self._evictions.find(way, want)
         place = self._nodes.places[old.fact.node]
         self._leave(place, old)
-        spot = self._placement.find(way, want, Timing.SOON) or self._placement.find_by_eviction(way, want)
+        spot = self._placement.find(way, want, Timing.SOON) or self._evictions.find(way, want)
         if spot is None:
             self._return(place, old)
         else:
@@ -310,12 +278,12 @@ class _Pass:
         elif spot.timing is not Timing.NOW:
             self._plan.wait(name, self._freeing(spot))
         elif spot.draft is not None:
-            self._launch(spot.draft, spot.place, f"to draft for {name}")
+            self._launch_draft(spot.draft, spot.place, name)
             self._plan.wait(name, f"waiting for its draft {spot.draft.model.name}")
         elif (draft := spot.profile.draft_model) is not None and not self._sorted.ready(draft, spot.place.name):
             self._plan.wait(name, f"waiting for its draft {draft}")
         else:
-            self._launch_at(spot, claim.wish.why)
+            self._launch(claim.model, spot, spot.way.spec, spot.place, claim.wish.why)
 
     def _freeing(self, spot: Spot) -> str:
         if spot.timing is Timing.SOON:
@@ -340,18 +308,18 @@ class _Pass:
             self._sorted.drafting.add((spot.profile.draft_model, place.name))
             self._placement.draft_for[spot.profile.draft_model, place.name] = True
 
-    def _launch_at(self, spot: Spot, why: str) -> None:
-        way, full = spot.way, spot.level is Level.FULL
+    def _launch(self, model: ModelSpec, what: Spot | Draft, spec: SpecDigest, place: Place, why: str) -> None:
+        full = what.level is Level.FULL
         self._plan.launches.append(
             Launch(
-                model=way.model.name,
-                profile=spot.profile,
-                spec=way.spec,
-                node=spot.place.name,
-                footprint=spot.footprint,
-                level=spot.level,
-                launched=None if full else spec_digest(way.model.name, spot.profile),
-                devices=spot.devices,
+                model=model.name,
+                profile=what.profile,
+                spec=spec,
+                node=place.name,
+                footprint=what.footprint,
+                level=what.level,
+                launched=None if full else spec_digest(model.name, what.profile),
+                devices=what.devices,
                 why=why,
             )
         )
@@ -388,25 +356,12 @@ class _Pass:
         draft = self._placement.draft(name, place.name)
         if draft is not None and place.room.fits(draft.costs):
             place.room.take(draft.costs)
-            self._launch(draft, place, f"to draft for {primaries[0].model.name}")
+            self._launch_draft(draft, place, primaries[0].model.name)
         else:
             self._plan.wait(name, FREEING)
 
-    def _launch(self, draft: Draft, place: Place, why: str) -> None:
-        full = draft.level is Level.FULL
-        self._plan.launches.append(
-            Launch(
-                model=draft.model.name,
-                profile=draft.profile,
-                spec=draft.spec,
-                node=place.name,
-                footprint=draft.footprint,
-                level=draft.level,
-                launched=None if full else spec_digest(draft.model.name, draft.profile),
-                devices=tuple(sorted(each for each in draft.costs if each != residency.HOST)),
-                why=why,
-            )
-        )
+    def _launch_draft(self, draft: Draft, place: Place, primary: ModelName) -> None:
+        self._launch(draft.model, draft, draft.spec, place, f"to draft for {primary}")
 
     def _kept(self) -> dict[ModelName, tuple[ReplicaId, ...]]:
         keep: dict[ModelName, list[ReplicaId]] = {}

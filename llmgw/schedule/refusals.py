@@ -7,6 +7,7 @@ from llmgw.catalog.spec import Catalog
 from llmgw.facts import Level, Observed
 from llmgw.ids import NodeName
 from llmgw.plan import Reason, Rejection
+from llmgw.schedule.eviction import gives_way
 from llmgw.schedule.filters import Filters
 from llmgw.schedule.nodes import Nodes, Place
 from llmgw.schedule.placement import Fit, Placement, Want, Way
@@ -111,7 +112,7 @@ class Refusals:
     def _freeable(self, place: Place, want: Want) -> dict[str, int]:
         freed: dict[str, int] = {}
         for one in place.staying:
-            if self._placement.gives_way(one, want):
+            if gives_way(one, want):
                 for dimension, cost in one.costs.items():
                     freed[dimension] = freed.get(dimension, 0) + cost
         return freed

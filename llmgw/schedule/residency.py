@@ -13,6 +13,15 @@ Costs = Mapping[str, int]
 """Bytes in each dimension. What a budget leaves out is not there: nothing fits it."""
 
 
+def together(*parts: Costs) -> dict[str, int]:
+    """The sum, dimension by dimension."""
+    found: dict[str, int] = {}
+    for costs in parts:
+        for dimension, cost in costs.items():
+            found[dimension] = found.get(dimension, 0) + cost
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
     """Something that takes memory. `costs`: the estimate where wanted, the observed size where not."""

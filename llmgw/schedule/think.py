@@ -16,7 +16,7 @@ from llmgw.ids import ModelName, NodeName, SpecDigest
 from llmgw.plan import Levels, ModelStatus, Plan, Stopped, Wish
 from llmgw.schedule import recovery, scaling
 from llmgw.schedule.claims import LEAVING
-from llmgw.schedule.decide import Decider
+from llmgw.schedule.decider import Decider
 from llmgw.schedule.explain import statuses
 from llmgw.units import Instant, Wall
 

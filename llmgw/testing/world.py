@@ -18,7 +18,7 @@ from llmgw.catalog.spec import Catalog
 from llmgw.facts import Cordon, FailureKind, Footprint, NodeReport, Phase
 from llmgw.ids import ModelName, NodeName, ReplicaId
 from llmgw.plan import Assignment, Stopped
-from llmgw.schedule.decide import Decider
+from llmgw.schedule.decider import Decider
 from llmgw.schedule.think import Known, Thought, think
 from llmgw.testing.world_clock import Agenda
 from llmgw.testing.world_controller import Mind, SimController, Sizing, Watcher
