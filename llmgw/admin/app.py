@@ -1,25 +1,25 @@
 """The admin API as an ASGI application; `llmgw.app` serves it with uvicorn on a loopback port."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from fastapi import APIRouter, FastAPI, Query, Request
-from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from llmgw.admin import metrics, reading, views
-from llmgw.admin.answers import answer, failure
+from llmgw.admin.answers import add_handlers, answer, failure
 from llmgw.admin.bodies import read_body
 from llmgw.admin.capacity_routes import capacity_records, capacity_routes, capacity_rows
 from llmgw.admin.collecting import collect_listing
 from llmgw.admin.diffs import Compare, diff_routes
+from llmgw.admin.elsewhere import Elsewhere
 from llmgw.admin.guard import Guard
-from llmgw.admin.model_routes import NotThere, model_routes
+from llmgw.admin.members import member_routes
+from llmgw.admin.model_routes import log_routes, model_routes
 from llmgw.admin.node_routes import node_routes
 from llmgw.admin.plan_routes import Foresee, plan_routes
-from llmgw.admin.shapes import NOT_THERE, StopRequest, SwitchOutput
+from llmgw.admin.shapes import StopRequest, SwitchOutput
 from llmgw.clock import Clock, SystemClock
-from llmgw.errors import LlmgwError, StaleRevision
+from llmgw.errors import StaleRevision
 from llmgw.ids import NodeName
 from llmgw.plan import Stopped
 from llmgw.statedir import StateDir
@@ -41,33 +41,36 @@ def create_app(
     state: StateDir | None = None,
     foresee: Foresee | None = None,
     compare: Compare | None = None,
+    controller: str | None = None,
+    leads: Callable[[], bool] = lambda: True,
 ) -> FastAPI:
     """The application.
 
     `collect`: called at each scrape, for metrics of other parts. `state`: where engines' logs are read. `hosts`: names
     besides loopback's and the address that it listens on under which it may be asked. `foresee`: what
-    plans are made by. `compare`: what gives the catalogs that are compared.
+    plans are made by. `compare`: what gives the catalogs that are compared. `controller`: the name of a fleet's: what
+    other processes know is then asked of them. `leads`: whether metrics of models and nodes are told here.
     """
     # No OpenAPI page: FastAPI's loads its scripts from a network that a server may not have.
     app = FastAPI(title="llmgw", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-    app.include_router(_open_routes(store, collect))
+    app.include_router(_open_routes(store, collect, leads))
     app.include_router(_looking_routes(store, events, node, clock or SystemClock()), prefix="/api/v1")
-    app.include_router(model_routes(store, events, state, clock or SystemClock()), prefix="/api/v1")
+    app.include_router(model_routes(store, events, clock or SystemClock()), prefix="/api/v1")
+    app.include_router(log_routes(store, state, clock or SystemClock()), prefix="/api/v1")
     app.include_router(_switch_routes(store, clock or SystemClock()), prefix="/api/v1")
     app.include_router(plan_routes(store, foresee), prefix="/api/v1")
     app.include_router(diff_routes(compare), prefix="/api/v1")
     app.include_router(node_routes(store, events, clock or SystemClock()), prefix="/api/v1")
     app.include_router(capacity_routes(store, events, clock or SystemClock()), prefix="/api/v1")
+    app.include_router(member_routes(store, clock or SystemClock()), prefix="/api/v1")
+    if controller is not None:
+        app.add_middleware(Elsewhere, store=store, name=controller)
     app.add_middleware(Guard, token=token, hosts=hosts)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(RequestValidationError, _bad_parameter)
-    app.add_exception_handler(NotThere, _not_there)
-    app.add_exception_handler(LlmgwError, _our_error)
-    app.add_exception_handler(Exception, _bug)
+    add_handlers(app)
     return app
 
 
-def _open_routes(store: Store, collect: Sequence[metrics.Collect]) -> APIRouter:
+def _open_routes(store: Store, collect: Sequence[metrics.Collect], leads: Callable[[], bool]) -> APIRouter:
     routes = APIRouter()
 
     @routes.get("/healthz")
@@ -81,9 +84,13 @@ def _open_routes(store: Store, collect: Sequence[metrics.Collect]) -> APIRouter:
 
     @routes.get("/metrics")
     async def scrape(request: Request) -> Response:
-        seen, accept = await reading.look(store), request.headers.get("accept", "")
-        capacities = capacity_rows(seen, await capacity_records(store))
-        body, content_type = metrics.render(seen, collect, accept, capacities=capacities)
+        accept = request.headers.get("accept", "")
+        if leads():
+            seen = await reading.look(store)
+            capacities = capacity_rows(seen, await capacity_records(store))
+            body, content_type = metrics.render(seen, collect, accept, capacities=capacities)
+        else:
+            body, content_type = metrics.render(None, collect, accept)
         return Response(body, headers={"content-type": content_type})
 
     return routes
@@ -142,29 +149,3 @@ def _switch_routes(store: Store, clock: Clock) -> APIRouter:
         return answer(SwitchOutput(changed=was is not None, stopped=None))
 
     return routes
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    codes = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
-    message = f"no {request.scope['path']} here" if error.status_code == 404 else str(error.detail)
-    return failure(error.status_code, codes.get(error.status_code, "error"), message, headers=error.headers)
-
-
-async def _bad_parameter(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    wrong = "; ".join(f"{'.'.join(map(str, each['loc'][1:]))}: {each['msg']}" for each in error.errors())
-    return failure(400, "bad_request", wrong)
-
-
-async def _not_there(request: Request, error: Exception) -> Response:
-    return failure(404, NOT_THERE, str(error))
-
-
-async def _our_error(request: Request, error: Exception) -> Response:
-    return failure(500, "cannot_answer", str(error))
-
-
-async def _bug(request: Request, error: Exception) -> Response:
-    # Starlette raises it again after this answer, so that the server logs the traceback.
-    return failure(500, "internal", "something went wrong here: the daemon's log has the details")

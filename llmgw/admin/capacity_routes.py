@@ -8,10 +8,10 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from llmgw.admin import reading
-from llmgw.admin.answers import answer, failure
+from llmgw.admin.answers import NotThere, answer, failure
 from llmgw.admin.bodies import read_body
 from llmgw.admin.capacities import CapacitiesOutput, CapacityRequest, CapacityRow
-from llmgw.admin.model_routes import NotThere, find_model
+from llmgw.admin.model_routes import find_model
 from llmgw.admin.reading import Seen
 from llmgw.catalog.spec import ModelSpec, ProfileSpec, spec_digest
 from llmgw.catalog.yamldoc import quoted

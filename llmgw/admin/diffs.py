@@ -8,9 +8,8 @@ from typing import Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from llmgw.admin.answers import answer
+from llmgw.admin.answers import NotThere, answer
 from llmgw.admin.bodies import read_body
-from llmgw.admin.model_routes import NotThere
 from llmgw.admin.shapes import VERSION, ProblemRow
 from llmgw.admin.views import problem_rows
 from llmgw.catalog.diff import Change, diff

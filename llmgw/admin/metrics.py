@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from prometheus_client import CollectorRegistry, Metric
+from prometheus_client import CollectorRegistry, Metric, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
@@ -20,11 +20,16 @@ Collect = Callable[[], Iterable[Metric]]
 
 
 def render(
-    seen: Seen, collect: Sequence[Collect], accept: str, *, capacities: Iterable[CapacityRow] = ()
+    seen: Seen | None, collect: Sequence[Collect], accept: str, *, capacities: Iterable[CapacityRow] = ()
 ) -> tuple[bytes, str]:
-    """The exposition and its content type, in the format that the `Accept` header asks for."""
+    """The exposition and its content type, in the format that the `Accept` header asks for.
+
+    `seen` None: what the store knows is told by another process.
+    """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(lambda: families(seen, capacities)))
+    registry.register(_Families(process))
+    if seen is not None:
+        registry.register(_Families(lambda: families(seen, capacities)))
     for source in collect:
         registry.register(_Families(source))
     encode, content_type = choose_encoder(accept)
@@ -33,7 +38,6 @@ def render(
 
 def families(seen: Seen, capacities: Iterable[CapacityRow] = ()) -> Iterator[Metric]:
     """What the store knows: the catalog, models, replicas, nodes and their devices."""
-    yield InfoMetricFamily("llmgw", "This llmgw.", {"version": __version__})
     yield from _catalog(seen)
     yield from _models(seen)
     yield from _replicas(seen)
@@ -43,6 +47,12 @@ def families(seen: Seen, capacities: Iterable[CapacityRow] = ()) -> Iterator[Met
     labels = ["model", "profile", "node"]
     measured = [([row.model, row.profile, row.node], row.requests) for row in capacities]
     yield _gauges("llmgw_measured_requests", "Requests at once that a replica was measured to hold.", labels, measured)
+
+
+def process() -> Iterator[Metric]:
+    """What each process tells of itself: its memory, processor time and open files, as others name them."""
+    yield InfoMetricFamily("llmgw", "This llmgw.", {"version": __version__})
+    yield from ProcessCollector(registry=None).collect()
 
 
 def _catalog(seen: Seen) -> Iterator[Metric]:

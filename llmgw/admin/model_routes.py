@@ -5,7 +5,7 @@ from starlette.responses import Response, StreamingResponse
 
 from llmgw import enginelogs
 from llmgw.admin import logs, reading
-from llmgw.admin.answers import answer
+from llmgw.admin.answers import NotThere, answer
 from llmgw.admin.bodies import read_body
 from llmgw.admin.explaining import explain
 from llmgw.admin.reading import Seen
@@ -16,7 +16,6 @@ from llmgw.catalog.spec import ModelSpec
 from llmgw.catalog.yamldoc import quoted
 from llmgw.clock import Clock
 from llmgw.enginelogs import LogFile
-from llmgw.errors import TerminalError
 from llmgw.ids import ModelName
 from llmgw.statedir import StateDir
 from llmgw.store.api import Store
@@ -25,12 +24,7 @@ from llmgw.store.events import EventLog
 Asked = Query(min_length=1, max_length=200)
 
 
-class NotThere(TerminalError):
-    """What was asked for does not exist: 404."""
-
-
-def model_routes(store: Store, events: EventLog, state: StateDir | None, clock: Clock) -> APIRouter:
-    """`state`: where engines' logs are; None: on no machine that can be read from here."""
+def model_routes(store: Store, events: EventLog, clock: Clock) -> APIRouter:
     routes = APIRouter()
 
     @routes.get("/explain")
@@ -42,6 +36,21 @@ def model_routes(store: Store, events: EventLog, state: StateDir | None, clock: 
         recoveries = await reading.recoveries(store, spec.name)
         return answer(explain(seen, spec, model, asked, recoveries, events.numbered(), clock.now().wall))
 
+    @routes.post("/reset")
+    async def reset(request: Request) -> Response:
+        asked = await read_body(request, ResetRequest)
+        seen = await reading.look(store)
+        models = set(seen.models) if asked.model is None else {find_model(seen, asked.model).name}
+        by = asked.by.strip()[:200] or "someone"
+        return answer(await forget_failures(store, events, models, by=by, at=clock.now().wall))
+
+    return routes
+
+
+def log_routes(store: Store, state: StateDir | None, clock: Clock) -> APIRouter:
+    """`state`: where engines' logs are; None: on no machine that can be read from here."""
+    routes = APIRouter()
+
     @routes.get("/logs")
     async def log(
         model: str = Asked,
@@ -49,9 +58,10 @@ def model_routes(store: Store, events: EventLog, state: StateDir | None, clock: 
         previous: bool = False,
         follow: bool = False,
     ) -> Response:
-        if state is None:
-            raise NotThere("engines' logs cannot be read from here")
         seen = await reading.look(store)
+        if state is None:
+            told = _no_log(seen, find_model(seen, model).name, previous=previous)
+            raise NotThere(f"{told}; or the agent that has the log cannot be asked")
         name = _name_with_logs(seen, state, model)
 
         async def find() -> LogFile | None:
@@ -68,14 +78,6 @@ def model_routes(store: Store, events: EventLog, state: StateDir | None, clock: 
             return answer(logs.output(found, lines))
         except OSError as error:
             raise NotThere(f"the log of replica {found.replica} is gone: {error.strerror}") from error
-
-    @routes.post("/reset")
-    async def reset(request: Request) -> Response:
-        asked = await read_body(request, ResetRequest)
-        seen = await reading.look(store)
-        models = set(seen.models) if asked.model is None else {find_model(seen, asked.model).name}
-        by = asked.by.strip()[:200] or "someone"
-        return answer(await forget_failures(store, events, models, by=by, at=clock.now().wall))
 
     return routes
 

@@ -7,9 +7,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from llmgw.admin import node_views, reading
-from llmgw.admin.answers import answer
+from llmgw.admin.answers import NotThere, answer
 from llmgw.admin.bodies import read_body
-from llmgw.admin.model_routes import NotThere
 from llmgw.admin.reading import Seen
 from llmgw.admin.shapes import CordonOutput, CordonRequest, UncordonRequest
 from llmgw.catalog.schemas import did_you_mean

@@ -8,9 +8,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from llmgw.admin import reading
-from llmgw.admin.answers import answer
+from llmgw.admin.answers import NotThere, answer
 from llmgw.admin.bodies import read_body
-from llmgw.admin.model_routes import NotThere
 from llmgw.admin.planning import plan_output, route_rows
 from llmgw.admin.plans import PlanOutput, PlanRequest
 from llmgw.admin.views import problem_rows

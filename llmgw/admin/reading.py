@@ -11,7 +11,8 @@ from llmgw.plan import Assignment, ModelStatus, Stopped
 from llmgw.store import keys
 from llmgw.store.api import Entry, Store
 from llmgw.store.codec import decode
-from llmgw.store.values import Applied, CatalogStatus, HistoryEntry
+from llmgw.store.election import Leader
+from llmgw.store.values import Applied, CatalogStatus, HistoryEntry, Member
 
 T = TypeVar("T")
 
@@ -28,6 +29,8 @@ class Seen:
     reports: Mapping[NodeName, NodeReport] = field(default_factory=dict)
     assignments: Mapping[ReplicaId, Assignment] = field(default_factory=dict)
     cordons: Mapping[NodeName, Cordon] = field(default_factory=dict)
+    members: tuple[Member, ...] = ()
+    leader: Leader | None = None
 
 
 async def look(store: Store) -> Seen:
@@ -40,6 +43,7 @@ async def look(store: Store) -> Seen:
     reports = [_read(entry, NodeReport) for entry in nodes if entry.key.endswith("/report")]
     assignments = [_read(entry, Assignment) for entry in nodes if "/assignments/" in entry.key]
     cordons = (await store.list(keys.CORDONS)).entries
+    members = (await store.list(keys.MEMBERS)).entries
     return Seen(
         applied=applied,
         status=await _get(store, keys.CATALOG_STATUS, CatalogStatus),
@@ -49,6 +53,8 @@ async def look(store: Store) -> Seen:
         reports={report.node: report for report in reports},
         assignments={assignment.replica: assignment for assignment in assignments},
         cordons={NodeName(keys.last(entry.key)): _read(entry, Cordon) for entry in cordons},
+        members=tuple(_read(entry, Member) for entry in members),
+        leader=await _get(store, keys.LEADER, Leader),
     )
 
 

@@ -11,12 +11,13 @@ import msgspec
 
 from llmgw.admin.capacities import CAPACITIES
 from llmgw.admin.diffs import DIFFS
+from llmgw.admin.members import MEMBERS
 from llmgw.admin.plans import PLANS
 from llmgw.admin.shapes import OUTPUTS
 from llmgw.admin.simulations import SIMULATIONS
 from llmgw.admin.stories import STORIES
 
-ALL: Final = {**OUTPUTS, **STORIES, **CAPACITIES, **PLANS, **DIFFS, **SIMULATIONS}
+ALL: Final = {**OUTPUTS, **STORIES, **CAPACITIES, **PLANS, **DIFFS, **SIMULATIONS, **MEMBERS}
 """Every output by its schema's name."""
 
 

@@ -239,6 +239,27 @@ class WeightsRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemberRow:
+    """A process that lives: a `controller`, `agent`, `gateway`, or `up`, which is all three.
+
+    `state`: of a controller, `leads` or `stands by`; `since`: of that, else as `started`. `serves`: a gateway's URL for
+    clients.
+    """
+
+    role: str
+    name: str
+    state: str
+    since: Time
+    started: Time
+    version: str
+    host: str
+    pid: int
+    url: str
+    serves: str
+    instance: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatusOutput:
     """`llmgw status`"""
 
@@ -251,6 +272,7 @@ class StatusOutput:
     nodes: tuple[NodeRow, ...]
     cluster: str | None = None  #: the name that the catalog in force gives the whole
     unknown_nodes: tuple[str, ...] = ()  #: those with settings in the catalog under whose name none has reported
+    members: tuple[MemberRow, ...] = ()  #: the processes of a fleet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

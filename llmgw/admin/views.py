@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from llmgw import __version__
+from llmgw.admin.members import member_rows
 from llmgw.admin.node_views import node_row
 from llmgw.admin.reading import Seen
 from llmgw.admin.shapes import (
@@ -39,6 +40,7 @@ def status(seen: Seen, node: NodeName) -> StatusOutput:
         nodes=nodes(seen).nodes,
         cluster=(seen.applied.cluster or None) if seen.applied else None,
         unknown_nodes=_unknown_nodes(seen),
+        members=member_rows(seen),
     )
 
 

@@ -2,11 +2,13 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from llmgw.agent import launch, owned, records
+from prometheus_client import Metric
+
+from llmgw.agent import launch, meters, owned, records
 from llmgw.agent.around import Around, WeightsCache
 from llmgw.agent.ending import GRACE, leader_of
 from llmgw.agent.fingerprints import Fingerprints
@@ -219,6 +221,15 @@ class Agent:
         self._replicas.pop(replica.id, None)
         self._traffic.forget(replica.id)
         self._reporter.changed()
+
+    @property
+    def adopted(self) -> bool:
+        """Whether engines of an earlier run have been taken over."""
+        return self._adopted
+
+    def collect(self) -> Iterable[Metric]:
+        """Its metrics, for /metrics of a process of its own."""
+        return meters.collect(replica.phase for replica in self._replicas.values())
 
     def serving(self) -> int:
         """Engine processes alive now; right after `run` has ended too."""

@@ -64,6 +64,10 @@ class Signals:
             self.choice, self.restart = "keep", True
             self._first.set()
 
+    async def wait(self) -> None:
+        """Until the first signal."""
+        await self._first.wait()
+
     async def first(self, failing: Coroutine[Any, Any, None]) -> BaseException | None:
         """Until the first signal: None; or what `failing` raised before one came: engines are then kept."""
         signalled, failed = asyncio.ensure_future(self._first.wait()), asyncio.ensure_future(failing)

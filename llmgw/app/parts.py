@@ -14,11 +14,13 @@ from llmgw.gateway.server import Gateway
 from llmgw.ids import NodeName
 from llmgw.reconcile.comparing import Comparing
 from llmgw.reconcile.foresight import Foresight, Look
+from llmgw.reconcile.liveness import Liveness
 from llmgw.reconcile.loop import Controller
 from llmgw.reconcile.sync import CatalogSync
 from llmgw.statedir import StateDir
 from llmgw.store.api import Store
 from llmgw.store.events import EventLog
+from llmgw.store.held import Writer
 from llmgw.weights.cache import Cache
 
 
@@ -61,12 +63,24 @@ def build_cache(base: Base, root: Path | None) -> Cache:
 
 
 def build_deciding(
-    base: Base, engines: Engines, catalog: Path, *, nodes: Collection[NodeName] | None, look: Look
+    base: Base,
+    engines: Engines,
+    catalog: Path,
+    *,
+    look: Look,
+    nodes: Collection[NodeName] | None = None,
+    liveness: Liveness | None = None,
 ) -> Deciding:
     """`nodes`: those that take part, where that is known. `look`: at the files of this machine."""
     live = LiveCatalog(str(catalog))
     controller = Controller(
-        store=base.store, live=live, engines=engines, clock=base.clock, record=base.events.record, nodes=nodes
+        store=base.store,
+        live=live,
+        engines=engines,
+        clock=base.clock,
+        record=base.events.record,
+        nodes=nodes,
+        liveness=liveness,
     )
     sync = CatalogSync(
         path=catalog,
@@ -108,8 +122,9 @@ def build_agent(base: Base, engines: Engines, cache: Cache, *, ports: range | No
     )
 
 
-def build_gateway(base: Base, *, name: str = "local") -> Gateway:
-    return Gateway(store=base.store, secret=base.secret, clock=base.clock, name=name)
+def build_gateway(base: Base, *, name: str = "local", own: Writer | None = None) -> Gateway:
+    """`own`: where it tells of itself, if not simply in the store."""
+    return Gateway(store=base.store, secret=base.secret, clock=base.clock, name=name, own=own)
 
 
 def own_look(base: Base, cache: Cache) -> Look:

@@ -88,9 +88,23 @@ async def _run(state: StateDir, build: Build, on_exit: OnExit | None, say: Say) 
     """True: to be started anew."""
     signals = Signals(on_exit, say)
     with signals.installed():
-        parts = await build(signals)
-        await _Running(parts, state, signals, say).run()
+        parts = await _built(build, signals)
+        if parts is not None:
+            await _Running(parts, state, signals, say).run()
     return signals.restart
+
+
+async def _built(build: Build, signals: Signals) -> Parts | None:
+    """None: a signal came first. Building may wait for others: a store that does not answer yet."""
+    building, signalled = asyncio.ensure_future(build(signals)), asyncio.ensure_future(signals.wait())
+    try:
+        await asyncio.wait({building, signalled}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        signalled.cancel()
+        if not building.done():
+            building.cancel()
+            await asyncio.wait({building})
+    return None if building.cancelled() else building.result()
 
 
 class _Running:

@@ -9,6 +9,7 @@ from typing import Any
 from llmgw.admin.app import create_app
 from llmgw.app import parts
 from llmgw.app.ending import OnExit, Say, Signals
+from llmgw.app.membership import Membership
 from llmgw.app.parts import Base
 from llmgw.app.process import Parts, run_process
 from llmgw.clock import SystemClock
@@ -18,6 +19,7 @@ from llmgw.store import damage, keys
 from llmgw.store.api import Store
 from llmgw.store.events import EventLog
 from llmgw.store.memory import MemoryStore
+from llmgw.store.values import Role
 from llmgw.tasks import Tasks
 
 Report = Callable[[Store, str], Coroutine[Any, Any, None]]
@@ -43,7 +45,7 @@ def run_up(options: UpOptions, *, report: Report, say: Say) -> int:
     state = StateDir(options.state)
 
     async def build(signals: Signals) -> Parts:
-        return _build(options, state, await _load_store(state, say), report, say)
+        return _build(options, state, await _load_store(state, say), report, say, signals)
 
     return run_process(state, build, on_exit=options.on_exit, say=say)
 
@@ -57,7 +59,9 @@ async def _load_store(state: StateDir, say: Say) -> MemoryStore:
     return store
 
 
-def _build(options: UpOptions, state: StateDir, store: MemoryStore, report: Report, say: Say) -> Parts:
+def _build(
+    options: UpOptions, state: StateDir, store: MemoryStore, report: Report, say: Say, signals: Signals
+) -> Parts:
     engines = parts.usable_engines(say)
     base = Base(
         state=state,
@@ -73,8 +77,12 @@ def _build(options: UpOptions, state: StateDir, store: MemoryStore, report: Repo
     deciding = parts.build_deciding(base, engines, options.catalog, nodes=(options.node,), look=look)
     gateway = parts.build_gateway(base)
     token = secrets.token_hex(16)
+    membership = Membership(
+        store, store, role=Role.UP, name=options.node, state=state, clock=base.clock, anew=signals.begin_anew
+    )
 
     async def welcome(address: AdminAddress, tasks: Tasks) -> None:
+        await membership.tell(address)
         tasks.start(report(store, address.gateway), "report")
 
     return Parts(
@@ -95,5 +103,6 @@ def _build(options: UpOptions, state: StateDir, store: MemoryStore, report: Repo
         listen=options.listen,
         agent=parts.build_agent(base, engines, cache, ports=options.engine_ports),
         deciding=[("sync", deciding.sync.run), ("controller", deciding.controller.run)],
+        around=[("orders", membership.obey)],
         welcome=welcome,
     )

@@ -20,13 +20,16 @@ from llmgw.cli import (
     engine_logs,
     events,
     explain,
+    fleet,
     models,
     nodes,
     plan,
     plugins,
     replicas,
     reset,
+    restart,
     run,
+    service,
     simulate,
     status,
     switch,
@@ -50,6 +53,9 @@ def make_app() -> typer.Typer:
     )
     app.callback()(_root)
     app.command("up")(up.up)
+    app.command("controller")(fleet.controller)
+    app.command("agent")(fleet.agent)
+    app.command("gateway")(fleet.gateway)
     app.command("down")(down.down)
     app.command("validate")(validate.validate)
     app.command("plan")(plan.plan)
@@ -67,11 +73,13 @@ def make_app() -> typer.Typer:
     app.command("run")(run.run)
     app.command("stop")(switch.stop)
     app.command("start")(switch.start)
+    app.command("restart")(restart.restart)
     app.command("reset")(reset.reset)
     app.command("simulate")(simulate.simulate)
     app.command("collect")(collect.collect)
     app.command("bench")(bench.bench)
     app.command("doctor")(doctor.doctor)
+    app.add_typer(service.make_app(), name="service")
     app.add_typer(plugins.make_app(), name="plugins")
     return app
 

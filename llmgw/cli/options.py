@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from llmgw.errors import TerminalError, UsageError
+from llmgw.units import parse_seconds
 
 
 class OutputFormat(StrEnum):
@@ -75,6 +76,14 @@ def port_range(text: str) -> range:
     if not dash or not low.isdecimal() or not high.isdecimal() or not 1 <= int(low) <= int(high) <= 65535:
         raise UsageError(f"--engine-ports {text}: write a first and a last port, such as 18000-18999")
     return range(int(low), int(high) + 1)
+
+
+def duration(text: str, option: str) -> float:
+    """`60s`, `5m`. Raises UsageError."""
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        raise UsageError(f"{option} {text}: {error}") from error
 
 
 def refuse_windows(platform: str = sys.platform) -> None:

@@ -54,6 +54,7 @@ def _head(answer: "StatusOutput", now: float) -> Iterator[str]:
 
     if answer.cluster not in (None, ClusterSpec().name):
         yield f"cluster      {answer.cluster}"
+    yield from _member_lines(answer, now)
     yield from _catalog_lines(answer.catalog, now)
     if answer.stopped is not None:
         since = ago(answer.stopped.at, now)
@@ -68,6 +69,31 @@ def _head(answer: "StatusOutput", now: float) -> Iterator[str]:
         yield f"nodes        the catalog has settings for {names}, but only {known} reported: is a name misspelt?"
     if answer.catalog.applied is not None and not answer.models:
         yield "models       none in the catalog"
+
+
+def _member_lines(answer: "StatusOutput", now: float) -> Iterator[str]:
+    """The processes of a fleet; none of `llmgw up`, which is all of them."""
+    from llmgw.cli.text import ago
+
+    fleet = [row for row in answer.members if row.role != "up"]
+    if not fleet:
+        return
+    controllers = [row for row in fleet if row.role == "controller"]
+    leader = next((row for row in controllers if row.state == "leads"), None)
+    if leader is None:
+        yield "leader       none: nothing new is decided, and what serves goes on"
+    else:
+        yield f"leader       {leader.name} on {leader.host}, since {ago(leader.since, now)}"
+    others = [
+        ("standbys", [f"{row.name} on {row.host} ({ago(row.since, now)})" for row in controllers if row is not leader]),
+        ("gateways", [f"{row.name} {row.serves} ({ago(row.since, now)})" for row in fleet if row.role == "gateway"]),
+        ("agents", [f"{row.name} ({ago(row.since, now)})" for row in fleet if row.role == "agent"]),
+    ]
+    for what, names in others:
+        yield f"{what:<12} {', '.join(names) or 'none'}"
+    silent = sorted({node.name for node in answer.nodes} - {row.name for row in fleet if row.role == "agent"})
+    if silent:
+        yield f"silent       the agents of {', '.join(silent)} are gone: what they run is placed elsewhere later"
 
 
 def _catalog_lines(catalog: "CatalogRow", now: float) -> Iterator[str]:

@@ -33,6 +33,7 @@ Exit = Annotated[
 Ports = Annotated[
     str | None, typer.Option("--engine-ports", metavar="LO-HI", help="Ports that engines may listen on, both included.")
 ]
+Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="Log what happens; -vv: more.")]
 
 
 def up(
@@ -46,7 +47,7 @@ def up(
     node: Node = None,
     on_exit: Exit = None,
     engine_ports: Ports = None,
-    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="Log what happens; -vv: more.")] = 0,
+    verbose: Verbose = 0,
 ) -> int:
     """Serve a catalog on this machine and follow its changes.
 
@@ -82,12 +83,12 @@ def up(
         engine_ports=ports,
     )
     note(f"serving {options.catalog} (state in {root})")
-    if not _is_loopback(gateway[0]):
+    if not is_loopback(gateway[0]):
         note(f"warning: {listen} can be reached from other machines, and the gateway asks for no key yet")
     return run_up(options, report=Reporter(), say=note)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     import ipaddress
 
     try:

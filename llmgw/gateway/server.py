@@ -94,6 +94,11 @@ class Gateway:
         host, port, *_ = self._server.sockets[0].getsockname()
         return host, port
 
+    @property
+    def informed(self) -> bool:
+        """Whether it knows a catalog."""
+        return self._relay is not None and self._relay.table.applied is not None
+
     async def wait(self) -> None:
         """Until a part of it that it cannot do without fails: raises what that raised."""
         await self._tasks.wait()

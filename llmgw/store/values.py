@@ -96,6 +96,7 @@ class Member:
     version: str
     host: str
     pid: int
+    place: str  #: which state directory of which host
     url: str
     serves: str = ""  #: a gateway's URL for clients
 

@@ -14,6 +14,9 @@ from llmgw.errors import TerminalError, UsageError
 
 COMMANDS = (
     "up",
+    "controller",
+    "agent",
+    "gateway",
     "down",
     "validate",
     "plan",
@@ -31,11 +34,13 @@ COMMANDS = (
     "run",
     "stop",
     "start",
+    "restart",
     "reset",
     "simulate",
     "collect",
     "bench",
     "doctor",
+    "service",
     "plugins",
 )
 
@@ -113,7 +118,7 @@ print([name for name in loaded if name in sys.modules], file=sys.stderr)
 def test_completion_lists_commands_without_loading_a_plugin() -> None:
     env = {**os.environ, "_LLMGW_COMPLETE": "complete_bash", "COMP_WORDS": "llmgw re", "COMP_CWORD": "1"}
     ran = llmgw_process(env=env)
-    assert ran.stdout.split() == ["replicas", "reset"]
+    assert ran.stdout.split() == ["replicas", "restart", "reset"]
 
 
 def test_a_reader_that_leaves_early_is_no_error_message() -> None:

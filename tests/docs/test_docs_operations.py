@@ -7,8 +7,9 @@ import pytest
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, InfoMetricFamily
 
 from llmgw.admin.app import create_app
-from llmgw.admin.metrics import families
+from llmgw.admin.metrics import families, process
 from llmgw.admin.reading import Seen
+from llmgw.agent import meters as agent_meters
 from llmgw.agent.ports import DEFAULT_PORTS
 from llmgw.catalog.spec import RecoverySettings
 from llmgw.facts import Action, Failure, FailureKind, Level, Phase, RecoveryRecord, ReplicaFact
@@ -47,7 +48,13 @@ def scraped() -> list[Any]:
     meters = Meters()
     meters.of("m").answered(200)
     applied = Applied(revision=Revision("r"), digest=Digest("d"), at=Wall(1))
-    return [*families(Seen(applied=applied)), *Passes().collect(), *meters.collect(connections=0, buffered=0)]
+    return [
+        *process(),
+        *families(Seen(applied=applied)),
+        *Passes().collect(),
+        *meters.collect(connections=0, buffered=0),
+        *agent_meters.collect([]),
+    ]
 
 
 def test_every_metric_of_a_scrape_is_documented_and_no_other() -> None:

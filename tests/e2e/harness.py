@@ -247,14 +247,14 @@ class Daemon:
     def _pids(self) -> list[int]:
         found = []
         for file in self.state.glob("replicas/*/state.json"):
-            found += _pids_in(json.loads(file.read_text()))
+            found += pids_in(json.loads(file.read_text()))
         return found
 
 
-def _pids_in(value: Any) -> list[int]:
+def pids_in(value: Any) -> list[int]:
     if isinstance(value, dict):
         return [v for k, v in value.items() if k == "pid" and isinstance(v, int)] + [
-            pid for v in value.values() for pid in _pids_in(v)
+            pid for v in value.values() for pid in pids_in(v)
         ]
     return []
 
