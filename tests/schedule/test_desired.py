@@ -191,6 +191,7 @@ def test_a_fallback_counts_as_asked_for() -> None:
     assert (found.count, found.on_demand, found.why) == (1, True, "serves in another's place")
     assert wish(scaled(min=0), fallbacks={A}).count == 0
     assert wish(scaled(min=2, max=2), fallbacks={A}).count == 2
+    assert wish(lazy(), fallbacks={A}, ask=Ask(asked=ago(12))).why == "asked for less than a minute ago"
 
 
 # waited for
@@ -222,6 +223,16 @@ def test_what_loads_for_nobody_any_more_ends_with_its_idle_time_out() -> None:
     assert wish(spec, ask=Ask(asked=ago(21)), held={A: 3}).count == 1
     assert wish(spec, ask=Ask(asked=ago(21)), held={A: 0}).count == 0
     assert wish(spec, ask=Ask(asked=ago(20)), held={A: 0}).count == 1
+
+
+def test_what_is_wanted_anyway_is_waited_for_only_once_it_is_asked_for() -> None:
+    assert not wish(scaled()).waited
+    assert not wish(lazy(windows=(WORK,)), now=MONDAY).waited
+    assert wish(lazy(windows=(WORK,)), now=MONDAY, ask=Ask(asked=ago(1, MONDAY))).waited
+
+
+def test_one_too_many_of_an_on_demand_model_in_use_is_scaled_down() -> None:
+    assert wish(lazy(max=2), ask=Ask(asked=ago(9), used=ago(1))).reason is Reason.SCALED_DOWN
 
 
 def test_a_model_wanted_at_0_is_not_waited_for() -> None:
