@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from llmgw.ids import ModelName, ReplicaId, is_name
+from llmgw.logparts import Joined, Onward, Readable
 from llmgw.statedir import StateDir
 
 MAX_LINES: Final = 10_000  #: of one answer
@@ -87,7 +88,7 @@ class Tail:
     end: int
 
 
-def tail(file: BinaryIO, lines: int) -> Tail:
+def tail(file: Readable, lines: int) -> Tail:
     """The last `lines` lines, of MAX_BYTES at most; a last one without an end is left for later. Raises OSError."""
     size = position = file.seek(0, os.SEEK_END)
     data = bytearray()
@@ -106,8 +107,8 @@ def tail(file: BinaryIO, lines: int) -> Tail:
 
 
 def read_tail(path: Path, lines: int) -> Tail:
-    """As `tail`, with a last line that has no end. Raises OSError."""
-    with path.open("rb") as file:
+    """As `tail`, of both its parts and with a last line that has no end. Raises OSError."""
+    with Joined(path) as file:
         found = tail(file, lines)
         file.seek(found.end)
         rest = file.read(MAX_BYTES)
@@ -127,7 +128,7 @@ class Following:
     def __init__(self, lines: int) -> None:
         self._lines = lines  #: of the first log; later ones are told whole
         self._log: LogFile | None = None
-        self._file: BinaryIO | None = None
+        self._file: Onward | None = None
         self._partial = b""
         self._end_told = False
 
@@ -149,26 +150,25 @@ class Following:
         first, self._log, self._partial, self._end_told = self._log is None, log, b"", False
         self.close()
         try:
-            self._file = log.path.open("rb")
+            with Joined(log.path) as file:
+                found = tail(file, self._lines) if first else Tail((), whole=True, end=0)
+            self._file = Onward(log.path, found.end)
         except OSError:  # it ended just now: its log is elsewhere at the next look
             self._log = None
             return
         if not first:
             yield Line(replica=log.replica, note=f"another replica was started: {log.replica}")
-            return
-        found = tail(self._file, self._lines)
-        self._file.seek(found.end)
         for text in found.lines:
             yield Line(replica=log.replica, text=text)
 
     def _more(self) -> Iterator[Line]:
         assert self._file is not None, "asked only while a file is open"
         assert self._log is not None, "a file is some log's"
-        if os.fstat(self._file.fileno()).st_size < self._file.tell():
-            self._file.seek(0)
+        fresh = self._file.read(_BLOCK)
+        if self._file.gap:
             self._partial = b""
             yield Line(replica=self._log.replica, note="the log was cut and begins anew")
-        data = self._partial + self._file.read(_BLOCK)
+        data = self._partial + fresh
         *lines, self._partial = data.split(b"\n")
         if len(self._partial) > LONGEST:
             lines, self._partial = [*lines, self._partial], b""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import httpx
 
@@ -17,7 +17,10 @@ from llmgw.facts import DeviceFact, Event, Progress, WeightsFact
 from llmgw.ids import NodeName, ReplicaId
 from llmgw.statedir import StateDir
 from llmgw.store.events import EventLog
-from llmgw.units import Bytes, Wall
+from llmgw.units import MIB, Bytes, Wall
+
+LOG_SIZE: Final = Bytes(8 * MIB)
+"""Above which an engine's log is cut, and what is kept of it afterwards. While it is written it takes twice that."""
 
 
 class WeightsCache(Protocol):
@@ -51,6 +54,7 @@ class Around:
     traffic: Traffic
     changed: Callable[[], None]  #: something that the report tells is different now
     timing: Timing = Timing()
+    log_size: Bytes = LOG_SIZE
     devices: Callable[[], Sequence[DeviceFact]] = tuple  #: as they were when last looked at
 
     def tell(self, replica: ReplicaId, reason: str, message: str) -> None:

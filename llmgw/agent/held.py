@@ -3,12 +3,13 @@
 import asyncio
 import secrets
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from llmgw.agent import launch, logs, process, records
+from llmgw.agent import launch, logs, process, records, rotation
 from llmgw.agent.around import Around
 from llmgw.agent.cgroups import OomKills
 from llmgw.agent.ending import Ending, Target, find, run_stop_command
@@ -185,6 +186,8 @@ class Held:
 
     def _put_away(self, record: Record, failure: Failure | None) -> None:
         state, replica = self._around.state, self._assignment.replica
+        with suppress(OSError):  # no log, or no room for a copy: it is kept as it is
+            rotation.fold(self.log, self._around.log_size)
         logs.keep(self.log, state, self._assignment.model, replica)
         if failure is None:
             records.remove(state, replica)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from llmgw.ids import ModelName, ReplicaId
+from llmgw.logparts import Joined, earlier
 from llmgw.statedir import StateDir
 
 KEPT: Final = 3  #: logs of ended replicas, per model
@@ -22,10 +23,10 @@ def kept_log(state: StateDir, model: ModelName, replica: ReplicaId) -> Path:
 
 
 def tail(path: Path, size: int = TAIL) -> str:
-    """The last `size` bytes as text; empty when there is no log."""
+    """The last `size` bytes as text, those before its last cut too; empty when there is no log."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - size))
+        with Joined(path) as file:
+            file.seek(max(0, file.size - size))
             return file.read().decode(errors="replace")
     except OSError:
         return ""
@@ -63,9 +64,13 @@ def keep(log: Path, state: StateDir, model: ModelName, replica: ReplicaId) -> No
     target = kept_log(state, model, replica)
     if log.exists():
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        before = earlier(log)
         log.replace(target)
-    for old in sorted(_by_age(target.parent), reverse=True)[KEPT:]:
-        old[1].unlink(missing_ok=True)
+        if before.exists():
+            before.replace(earlier(target))
+    for _, old in sorted(_by_age(target.parent), reverse=True)[KEPT:]:
+        old.unlink(missing_ok=True)
+        earlier(old).unlink(missing_ok=True)
 
 
 def _by_age(directory: Path) -> Iterator[tuple[float, Path]]:

@@ -4,12 +4,13 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from prometheus_client import Metric
 
-from llmgw.agent import launch, meters, owned, records
-from llmgw.agent.around import Around, WeightsCache
+from llmgw.agent import launch, meters, owned, records, rotation
+from llmgw.agent.around import LOG_SIZE, Around, WeightsCache
 from llmgw.agent.ending import GRACE, leader_of
 from llmgw.agent.fingerprints import Fingerprints
 from llmgw.agent.ports import DEFAULT_PORTS, Ports
@@ -32,6 +33,7 @@ from llmgw.store.api import Change, Store
 from llmgw.store.events import EventLog
 from llmgw.store.follow import follow
 from llmgw.tasks import Tasks
+from llmgw.units import Bytes
 
 UNCLAIMED: Final = 30.0
 """Seconds that a failed replica without an assignment is reported: time for the controller to take note."""
@@ -55,6 +57,7 @@ class Agent:
         ports: range = DEFAULT_PORTS,
         grace: float = GRACE,
         timing: Timing = Timing(),  # noqa: B008 - a frozen value
+        log_size: Bytes = LOG_SIZE,
     ) -> None:
         """`grace`: seconds that an engine has between SIGTERM and SIGKILL."""
         self._node = node
@@ -69,6 +72,7 @@ class Agent:
         self._ports = ports
         self._grace = grace
         self._timing = timing
+        self._log_size = log_size
         self._traffic = Traffic()
         self._wanted = Wanted()
         self._fingerprints = Fingerprints(engines)
@@ -97,6 +101,7 @@ class Agent:
                 client=client,
                 traffic=self._traffic,
                 timing=self._timing,
+                log_size=self._log_size,
                 changed=self._reporter.changed,
                 devices=self._reporter.devices,
             )
@@ -117,6 +122,7 @@ class Agent:
         self._follow("catalog/", self._catalog_changed)
         self._follow(assignments, lambda change: self._assignment_changed(change, around))
         self._tasks.start(self._fingerprints.run(self._clock, self._reporter.changed), "agent: fingerprints")
+        self._tasks.start(rotation.run(around, self._logs), "agent: logs", essential=True)
         self._tasks.start(self._reporter.run(around, self._fingerprints), "agent: report", essential=True)
         await self._tasks.wait()
 
@@ -213,6 +219,10 @@ class Agent:
             await self._clock.sleep(UNCLAIMED)
         if not replica.assigned:
             await self._forget(replica)
+
+    def _logs(self) -> dict[Path, ReplicaId]:
+        left = [replica.id for replica in self._replicas.values() if not replica.done.is_set()]
+        return {records.log_file(self._state, id): id for id in left}
 
     async def _forget(self, replica: Replica) -> None:
         if self._replicas.get(replica.id) is not replica:

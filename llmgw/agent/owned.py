@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from llmgw.agent import launch, logs, records
+from llmgw.agent import launch, logs, records, rotation
+from llmgw.agent.around import LOG_SIZE
 from llmgw.agent.ending import GRACE, Ending, Target, find, run_stop_command
 from llmgw.agent.process import Identity, is_alive, self_identity, send
 from llmgw.agent.records import Record
@@ -60,6 +61,8 @@ def end_replicas(state: StateDir, say: Say) -> int:
     _finish([one.ending for one in running])
     for one in work:
         assignment = one.record.assignment
+        with suppress(OSError):
+            rotation.fold(records.log_file(state, assignment.replica), LOG_SIZE)
         with suppress(OSError):
             logs.keep(records.log_file(state, assignment.replica), state, assignment.model, assignment.replica)
         records.remove(state, assignment.replica)

@@ -109,7 +109,7 @@ class Vigil:
         return None
 
     async def _undisturbing(self, request: HttpRequest) -> tuple[Readiness | None, str] | None:
-        """What it says (None for the readiness: nothing). None: given up, for a request came that it is in the way of."""
+        """What it says (no readiness: nothing). None: given up, for a request came that it is in the way of."""
         asker = self._held.asker()
         asking = asyncio.create_task(asker.check(self._engine, request))
         try:

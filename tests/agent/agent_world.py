@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from llmgw.agent.around import Around
+from llmgw.agent.around import LOG_SIZE, Around
 from llmgw.agent.loop import Agent
 from llmgw.agent.ports import Ports
 from llmgw.agent.probing import make_client
@@ -186,6 +186,7 @@ class Node:
         self.ports = free_range(12)
         self.grace = 10.0
         self.timing = Timing()
+        self.log_size = LOG_SIZE
         self._started: set[int] = set()
 
     def make_agent(self) -> Agent:
@@ -201,6 +202,7 @@ class Node:
             ports=self.ports,
             grace=self.grace,
             timing=self.timing,
+            log_size=self.log_size,
         )
 
     def around(self) -> Around:
