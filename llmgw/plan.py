@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from llmgw.catalog.spec import ProfileSpec
-from llmgw.facts import Action, Footprint, Level, Progress
+from llmgw.facts import Action, Footprint, Level, Phase, Progress, ReplicaFact
 from llmgw.ids import EngineName, ModelName, NodeName, ProfileName, ReplicaId, Revision, SpecDigest
 from llmgw.units import Bytes, Seconds, Wall, format_bytes
 
@@ -192,6 +192,26 @@ class Assignment:
     want: Want = Want.RUN
     why: str = ""  #: for want=stop
     eviction: bool = False
+
+    def placing(self, since: Wall) -> ReplicaFact:
+        """What it alone tells of its replica, before any agent does."""
+        return ReplicaFact(
+            id=self.replica,
+            model=self.model,
+            profile=self.profile.name,
+            engine=self.profile.engine,
+            node=self.node,
+            spec=self.spec,
+            revision=self.revision,
+            phase=Phase.PLACING,
+            since=since,
+            level=self.level,
+            launched=self.launched,
+            devices=self.devices,
+            exclusive=self.profile.exclusive,
+            draft=self.profile.draft_model,
+            footprint=self.footprint,
+        )
 
 
 class EndpointState(StrEnum):

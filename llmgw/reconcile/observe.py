@@ -138,32 +138,12 @@ def _replicas(
     """A decision counts before its agent has acted on it: assigned is `placing`, told to stop is `draining`."""
     replicas = dict(reported)
     for assigned in assignments.values():
-        fact = reported.get(assigned.replica) or _placing(assigned, now)
+        fact = reported.get(assigned.replica) or assigned.placing(now.wall)
         leaving = assigned.want is Want.STOP and not fact.kept_serving
         if leaving and fact.phase in (Phase.PLACING, Phase.FETCHING, Phase.STARTING, Phase.READY):
             fact = replace(fact, phase=Phase.DRAINING)
         replicas[assigned.replica] = fact
     return replicas
-
-
-def _placing(assigned: Assignment, now: Instant) -> ReplicaFact:
-    return ReplicaFact(
-        id=assigned.replica,
-        model=assigned.model,
-        profile=assigned.profile.name,
-        engine=assigned.profile.engine,
-        node=assigned.node,
-        spec=assigned.spec,
-        revision=assigned.revision,
-        phase=Phase.PLACING,
-        since=now.wall,
-        level=assigned.level,
-        launched=assigned.launched,
-        devices=assigned.devices,
-        exclusive=assigned.profile.exclusive,
-        draft=assigned.profile.draft_model,
-        footprint=assigned.footprint,
-    )
 
 
 def _use(usages: Iterable[Usage], now: Instant) -> tuple[dict[ReplicaId, int], dict[ReplicaId, Wall]]:

@@ -24,7 +24,7 @@ from llmgw.facts import (
     WeightsFact,
 )
 from llmgw.ids import NodeName, ReplicaId, SpecDigest
-from llmgw.plan import Launch, Levels, Stop
+from llmgw.plan import Assignment, Launch, Levels, Stop
 from llmgw.schedule.think import Known, Thought, merged, think
 from llmgw.units import Bytes, Instant
 from llmgw.weights.lookup import on_node
@@ -155,22 +155,19 @@ def _arrived(fact: ReplicaFact, now: Instant) -> ReplicaFact:
 
 def _replica(coming: Coming, catalog: Catalog, now: Instant) -> ReplicaFact:
     launch = coming.launch
-    return ReplicaFact(
-        id=coming.replica,
+    assigned = Assignment(
+        replica=coming.replica,
         model=launch.model,
-        profile=launch.profile.name,
-        engine=launch.profile.engine,
-        node=launch.node,
+        profile=launch.profile,
         spec=launch.spec,
+        node=launch.node,
         revision=catalog.revision,
-        phase=Phase.READY,
-        since=now.wall,
+        footprint=launch.footprint,
         level=launch.level,
         launched=launch.launched,
         devices=launch.devices,
-        footprint=launch.footprint,
-        load=EngineLoad(running=0, waiting=0),
     )
+    return replace(assigned.placing(now.wall), phase=Phase.READY, load=EngineLoad(running=0, waiting=0))
 
 
 def _profiles(catalog: Catalog, levels: Levels) -> dict[tuple[SpecDigest, Level], ProfileSpec]:
