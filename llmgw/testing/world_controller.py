@@ -4,7 +4,7 @@ It decides nothing. Carrying out follows `reconcile.dispatch`: endpoints are wit
 evictions, then launches, which get their ids here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -24,14 +24,16 @@ from llmgw.facts import (
     ReplicaFact,
     ScalingState,
 )
+from llmgw.gateway.routes import RoutingTable
 from llmgw.ids import ModelName, NodeName, ReplicaId, SpecDigest
-from llmgw.plan import Assignment, Launch, Levels, ModelStatus, Stop, Stopped, Want
+from llmgw.plan import Assignment, Endpoint, Launch, Levels, ModelStatus, Stop, Stopped, Want
 from llmgw.reconcile import measured as measuring
 from llmgw.reconcile.dispatch import endpoints
 from llmgw.reconcile.liveness import GRACE, LOST, SETTLE, Liveness, Reach
 from llmgw.schedule.think import Known, Thought
+from llmgw.store.values import Applied
 from llmgw.testing.world_clock import Agenda
-from llmgw.testing.world_gateway import SimGateway, Table, Target
+from llmgw.testing.world_gateway import SimGateway
 from llmgw.testing.world_node import SimNode, placing
 from llmgw.testing.world_tally import Tally
 from llmgw.testing.world_values import Rules
@@ -49,6 +51,8 @@ NOTHING = Observed(nodes={}, replicas={}, recovery={}, footprints={})
 
 
 K = TypeVar("K")
+
+_Published = tuple[Catalog, tuple[Endpoint, ...], Mapping[ModelName, ModelStatus], Stopped | None]
 
 
 class Watcher(Protocol):
@@ -93,6 +97,8 @@ class SimController:
         self.known: Known | None = None
         self._reports: dict[NodeName, NodeReport] = {}
         self._statuses: dict[ModelName, ModelStatus] = {}
+        self._table = RoutingTable()
+        self._published: _Published | None = None
         self._told: dict[NodeName, dict[ReplicaId, Assignment]] = {}
         self._next: float | None = None  #: when a pass is planned
         self._begin()
@@ -284,11 +290,31 @@ class SimController:
 
     def publish(self, observed: Observed) -> None:
         leaving = {id for id, given in self.assignments.items() if given.want is Want.STOP}
-        targets: dict[ModelName, list[Target]] = {}
-        for id, one in sorted(endpoints(observed.replicas.values(), self.catalog, leaving, observed.lost).items()):
-            targets.setdefault(one.model, []).append(Target(id=id, tier=one.tier, weight=one.weight))
-        self._gateway.update(
-            Table(catalog=self.catalog, targets=targets, statuses=self._statuses, stopped=self.stopped is not None)
+        found = endpoints(observed.replicas.values(), self.catalog, leaving, observed.lost)
+        published = (self.catalog, tuple(one for _, one in sorted(found.items())), self._statuses, self.stopped)
+        if published != self._published:
+            self._published = published
+            self._table = self._routes(*published)
+        self._gateway.update(self._table)
+
+    def _routes(
+        self,
+        catalog: Catalog,
+        found: Iterable[Endpoint],
+        statuses: Mapping[ModelName, ModelStatus],
+        stopped: Stopped | None,
+    ) -> RoutingTable:
+        return RoutingTable.build(
+            applied=Applied(
+                revision=catalog.revision,
+                digest=catalog.digest,
+                at=self._agenda.now.wall,
+                gateway=catalog.cluster.gateway,
+            ),
+            models=catalog.models.values(),
+            endpoints=found,
+            statuses=statuses.values(),
+            stopped=stopped,
         )
 
     def _launch(self, launch: Launch, observed: Observed) -> None:

@@ -5,7 +5,7 @@ What becomes of a replica is `agent.lifecycle`'s word: this carries its effects 
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Protocol
 
@@ -71,14 +71,20 @@ class Surroundings(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One client's. `routed`: when it was sent to a replica; `held`: it had to wait for one."""
+    """One client's. `routed`: when it was sent to a replica; `held`: it had to wait for one, of `awaited` at last.
+
+    `asks`: when on-demand models were asked for on its behalf.
+    """
 
     model: ModelName
+    name: str  #: that it asked for
     length: float
     arrived: float
     routed: float | None = None
     replica: ReplicaId | None = None
     held: bool = False
+    awaited: ModelName | None = None
+    asks: dict[ModelName, Wall] = field(default_factory=dict)
     decoding: bool = False
     done: bool = False
 
