@@ -1,6 +1,6 @@
 """The store of several processes and machines: etcd 3.4 or newer.
 
-What compares and writes is one etcd transaction; equal values are told apart inside it, so that they are no events.
+What is written is compared first, in the same transaction or as a condition of it, so that equal values are no events.
 Backlogs of slow watchers lie with etcd, which reads them from its history: nothing is queued here.
 """
 
@@ -10,13 +10,13 @@ from contextlib import aclosing
 from typing import Any, Final
 
 import structlog
-from aetcd import rpc
 
 from llmgw.errors import LeaseLost, Resync, RetryableError, StaleRevision
 from llmgw.store.address import Address
 from llmgw.store.api import LARGEST, Change, Delete, Entry, Expect, Lease, Put, Snapshot, check_writes, size
 from llmgw.store.etcd_calls import Calls
 from llmgw.store.etcd_lease import EtcdLease
+from llmgw.store.etcd_rpc import rpc
 from llmgw.store.etcd_watch import changes, end_of
 from llmgw.units import Seconds
 
@@ -102,48 +102,54 @@ class EtcdStore:
     async def _write(self, writes: Sequence[Put | Delete], expect: Sequence[Expect]) -> tuple[int, dict[str, int]]:
         """The store's revision, and that of each key that had its value already."""
         check_writes(writes, expect)
-        # The comparison repeats the value: what is large is read first instead.
-        once = sum(map(size, writes)) * 2 <= LARGEST
         try:
-            return await (self._compare_inside(writes, expect) if once else self._compare_before(writes, expect))
+            if not expect and len(writes) == 1 and isinstance(writes[0], Put) and 2 * size(writes[0]) <= LARGEST:
+                return await self._put_unless_equal(writes[0])
+            return await self._write_what_differs(writes, expect)
         except LeaseLost:
             leases = [write.lease for write in writes if isinstance(write, Put) and write.lease is not None]
             if len(leases) == 1:
                 leases[0].lost.set()
             raise
 
-    async def _compare_inside(
-        self, writes: Sequence[Put | Delete], expect: Sequence[Expect]
-    ) -> tuple[int, dict[str, int]]:
-        answer = await self._transact(
-            [self._unless_equal(write) for write in writes], list(map(self._holds, expect)), expect
-        )
-        if answer is None:
-            raise StaleRevision("what the write is conditional on changed meanwhile")
-        parts = zip(writes, answer.responses, strict=True)
-        equal = [(write.key, part.response_txn) for write, part in parts if isinstance(write, Put)]
-        unchanged = {key: part.responses[0].response_range.kvs[0].mod_revision for key, part in equal if part.succeeded}
-        return answer.header.revision, unchanged
+    async def _put_unless_equal(self, write: Put) -> tuple[int, dict[str, int]]:
+        """The most frequent write, at one go. The request has the value twice."""
+        key = self._key(write.key)
+        compare = [
+            rpc.Compare(result=rpc.Compare.EQUAL, target=rpc.Compare.VALUE, key=key, value=write.value),
+            rpc.Compare(result=rpc.Compare.EQUAL, target=rpc.Compare.LEASE, key=key, lease=_id(write.lease)),
+        ]
+        request = rpc.TxnRequest(compare=compare, success=[self._look(write.key, keys_only=True)])
+        request.failure.append(self._request(write))
+        answer = await self._calls.call("kv", "Txn", request, again=True)
+        if not answer.succeeded:
+            return answer.header.revision, {}
+        (found,) = answer.responses[0].response_range.kvs
+        return answer.header.revision, {write.key: found.mod_revision}
 
-    async def _compare_before(
+    async def _write_what_differs(
         self, writes: Sequence[Put | Delete], expect: Sequence[Expect]
     ) -> tuple[int, dict[str, int]]:
+        """Read, then write what is not as it is to be, on condition that the rest still is.
+
+        A transaction nested in another could compare and write each key at one go. But what such ones write etcd
+        neither counts towards its quota nor checks the permission for.
+        """
         while True:
-            unchanged = {write.key: found for write in writes if (found := await self._equal(write))}
+            revision, unchanged = await self._equal(writes)
             if len(unchanged) + len(expect) > MOST_COMPARES:
                 unchanged = {}
+            requests = [self._request(write) for write in writes if write.key not in unchanged]
+            if not requests and not expect:
+                return revision, unchanged
             guards = [self._holds(Expect(key, revision)) for key, revision in unchanged.items()]
-            requests = [self._plain(write) for write in writes if write.key not in unchanged]
             answer = await self._transact(requests, [*guards, *map(self._holds, expect)], expect)
             if answer is not None:
                 return answer.header.revision, unchanged
 
     async def _transact(self, requests: Sequence[Any], compare: Sequence[Any], expect: Sequence[Expect]) -> Any:
         """Raises StaleRevision where `expect` does not hold; None: something else that was compared did not."""
-        looks = [
-            rpc.RequestOp(request_range=rpc.RangeRequest(key=self._key(condition.key), keys_only=True))
-            for condition in expect
-        ]
+        looks = [self._look(condition.key, keys_only=True) for condition in expect]
         request = rpc.TxnRequest(compare=compare, success=requests, failure=looks)
         answer = await self._calls.call("kv", "Txn", request, again=not expect)
         if answer.succeeded:
@@ -154,27 +160,24 @@ class EtcdStore:
                 raise StaleRevision(f"{condition.key} changed meanwhile")
         return None
 
-    async def _equal(self, write: Put | Delete) -> int:
-        """The revision of the key where it is already as it is to be put, else 0."""
-        if isinstance(write, Delete):
-            return 0
-        answer = await self._calls.call("kv", "Range", rpc.RangeRequest(key=self._key(write.key)), again=True)
-        same = [kv for kv in answer.kvs if (kv.value, kv.lease) == (write.value, _id(write.lease))]
-        return int(same[0].mod_revision) if same else 0
+    async def _equal(self, writes: Sequence[Put | Delete]) -> tuple[int, dict[str, int]]:
+        """The store's revision, and that of each key that is already as it is to be put."""
+        puts = [write for write in writes if isinstance(write, Put)]
+        if writes and not puts:  # nothing is looked for, and the write tells the revision
+            return 0, {}
+        request = rpc.TxnRequest(success=[self._look(write.key) for write in puts])
+        answer = await self._calls.call("kv", "Txn", request, again=True)
+        unchanged: dict[str, int] = {}
+        for write, response in zip(puts, answer.responses, strict=True):
+            for kv in response.response_range.kvs:
+                if (kv.value, kv.lease) == (write.value, _id(write.lease)):
+                    unchanged[write.key] = kv.mod_revision
+        return answer.header.revision, unchanged
 
-    def _unless_equal(self, write: Put | Delete) -> Any:
-        if isinstance(write, Delete):  # of an absent key: no event anyway
-            return self._plain(write)
-        key = self._key(write.key)
-        compare = [
-            rpc.Compare(result=rpc.Compare.EQUAL, target=rpc.Compare.VALUE, key=key, value=write.value),
-            rpc.Compare(result=rpc.Compare.EQUAL, target=rpc.Compare.LEASE, key=key, lease=_id(write.lease)),
-        ]
-        look = rpc.RequestOp(request_range=rpc.RangeRequest(key=key, keys_only=True))
-        nested = rpc.TxnRequest(compare=compare, success=[look], failure=[self._plain(write)])
-        return rpc.RequestOp(request_txn=nested)
+    def _look(self, key: str, *, keys_only: bool = False) -> Any:
+        return rpc.RequestOp(request_range=rpc.RangeRequest(key=self._key(key), keys_only=keys_only))
 
-    def _plain(self, write: Put | Delete) -> Any:
+    def _request(self, write: Put | Delete) -> Any:
         key = self._key(write.key)
         if isinstance(write, Delete):
             return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=key))

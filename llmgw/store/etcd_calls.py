@@ -10,14 +10,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-import grpc
 import structlog
-from aetcd import rpc
-from grpc import StatusCode
 
 from llmgw.errors import LeaseLost, LlmgwError, RetryableError, TerminalError
 from llmgw.store.address import Address, Tls
 from llmgw.store.api import ValueTooLarge
+from llmgw.store.etcd_rpc import grpc, rpc
 
 log = structlog.get_logger("llmgw.store")
 
@@ -43,7 +41,12 @@ OPTIONS: Final = (
 )
 
 _LOGIN_ENDED: Final = ("invalid auth token", "revision in auth store is old", "auth: revision")
-_MAY_PASS: Final = (StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED, StatusCode.CANCELLED, StatusCode.INTERNAL)
+_MAY_PASS: Final = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.INTERNAL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,8 @@ class Calls:
         self._current = 0
         self._metadata: tuple[tuple[str, str], ...] | None = None if address.user else ()
         self._login = asyncio.Lock()
+        self._streams: set[Any] = set()
+        self._exchanges: set[asyncio.Timeout] = set()
         self._closed = False
 
     async def call(self, service: str, method: str, request: Any, *, again: bool) -> Any:
@@ -101,14 +106,12 @@ class Calls:
 
     async def connected(self, ends: float | None = None) -> Endpoint:
         """The endpoint in use, or the next that takes a connection. Raises NoAnswer at `ends` (in the loop's time)."""
-        if self._closed:
-            raise NoAnswer("the store is closed")
         loop = asyncio.get_running_loop()
         ends = loop.time() + DEADLINE if ends is None else ends
-        endpoints = self._endpoints = self._endpoints or tuple(map(self._open, self._address.targets))
         turn = loop.time() + TURN
-        while True:
-            endpoint = endpoints[self._current]
+        while not self._closed:
+            self._endpoints = self._endpoints or tuple(map(self._open, self._address.targets))
+            endpoint = self._endpoints[self._current]
             state = endpoint.channel.get_state(try_to_connect=True)
             if state is grpc.ChannelConnectivity.READY:
                 return endpoint
@@ -119,6 +122,7 @@ class Calls:
                 self.failed(endpoint)
                 turn = now + TURN
             await asyncio.sleep(POLL)
+        raise NoAnswer("the store is closed")
 
     def failed(self, endpoint: Endpoint) -> None:
         """The next one is tried, unless another call saw to that already."""
@@ -133,6 +137,7 @@ class Calls:
         try:
             metadata = await self._logged_in(endpoint, ends)
             streaming = getattr(getattr(endpoint, service), method)(metadata=(*metadata, ("hasleader", "true")))
+            self._streams.add(streaming)
             yield streaming
         except (rpc.AioRpcError, TimeoutError, asyncio.InvalidStateError) as error:
             self.failed(endpoint)
@@ -145,7 +150,18 @@ class Calls:
             raise NoAnswer(f"etcd at {endpoint.target} does not answer") from None
         finally:
             if streaming is not None:
+                self._streams.discard(streaming)
                 streaming.cancel()
+
+    @asynccontextmanager
+    async def exchange(self) -> AsyncIterator[None]:
+        """What is sent and answered at once on a stream: TimeoutError at the deadline, or when all is closed."""
+        async with asyncio.timeout(0 if self._closed else DEADLINE) as limit:
+            self._exchanges.add(limit)
+            try:
+                yield
+            finally:
+                self._exchanges.discard(limit)
 
     def refusal(self, text: str) -> TerminalError | None:
         return refusal(text, self._address)
@@ -156,6 +172,11 @@ class Calls:
 
     async def close(self) -> None:
         self._closed = True
+        for exchange in self._exchanges:  # gRPC does not always hear that a stream was cancelled before it began
+            if not exchange.expired():
+                exchange.reschedule(asyncio.get_running_loop().time())
+        for streaming in tuple(self._streams):
+            streaming.cancel()
         endpoints, self._endpoints = self._endpoints, ()
         for endpoint in endpoints:
             await endpoint.channel.close()
@@ -189,7 +210,7 @@ def _credentials(tls: Tls) -> Any:
 
 def _is_logged_out(error: rpc.AioRpcError) -> bool:
     text = error.details() or ""
-    return error.code() is StatusCode.UNAUTHENTICATED or any(known in text for known in _LOGIN_ENDED)
+    return error.code() is grpc.StatusCode.UNAUTHENTICATED or any(known in text for known in _LOGIN_ENDED)
 
 
 def _may_pass(error: rpc.AioRpcError) -> bool:
@@ -199,7 +220,7 @@ def _may_pass(error: rpc.AioRpcError) -> bool:
 def translated(error: rpc.AioRpcError, address: Address) -> LlmgwError:
     """What etcd refused, as whoever has to act should read it."""
     text = error.details() or ""
-    if error.code() is StatusCode.NOT_FOUND and "lease" in text:
+    if error.code() is grpc.StatusCode.NOT_FOUND and "lease" in text:
         return LeaseLost("the lease ended")
     if "request is too large" in text:
         return ValueTooLarge(f"{address} does not take this much at once: raise etcd's --max-request-bytes")

@@ -3,12 +3,11 @@
 import asyncio
 import math
 
-import grpc
 import structlog
-from aetcd import rpc
 
 from llmgw.errors import LeaseLost, RetryableError
-from llmgw.store.etcd_calls import DEADLINE, Calls, NoAnswer
+from llmgw.store.etcd_calls import Calls, NoAnswer
+from llmgw.store.etcd_rpc import grpc, rpc
 from llmgw.units import Seconds
 
 log = structlog.get_logger("llmgw.store")
@@ -57,7 +56,7 @@ class EtcdLease:
     async def _refresh(self, stream: "grpc.aio.StreamStreamCall") -> bool:
         if self.lost.is_set():
             return False
-        async with asyncio.timeout(DEADLINE):
+        async with self._calls.exchange():
             await stream.write(rpc.LeaseKeepAliveRequest(ID=self.id))
             answer = await stream.read()
         if answer is grpc.aio.EOF:

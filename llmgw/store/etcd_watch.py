@@ -1,15 +1,12 @@
 """One stream of changes from etcd, from its begin to its end."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import grpc
-from aetcd import rpc
-
 from llmgw.errors import Resync
-from llmgw.store.etcd_calls import DEADLINE, Calls, NoAnswer
+from llmgw.store.etcd_calls import Calls, NoAnswer
+from llmgw.store.etcd_rpc import grpc, rpc
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +32,7 @@ async def changes(calls: Calls, begin: bytes, position: int) -> AsyncGenerator[B
         key=begin, range_end=end_of(begin), start_revision=position + 1, progress_notify=True
     )
     async with calls.stream("watch", "Watch") as stream:
-        async with asyncio.timeout(DEADLINE):
+        async with calls.exchange():
             await stream.write(rpc.WatchRequest(create_request=create))
             answer = await stream.read()
         if answer is not grpc.aio.EOF and answer.created and answer.header.revision < position:

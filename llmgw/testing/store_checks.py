@@ -147,6 +147,8 @@ async def check_an_equal_value_is_no_event_and_no_revision(case: StoreCase) -> N
             assert await store.put("k", b"a") == first
             await store.delete("absent")
             await store.txn([Put("k", b"a"), Delete("absent")])
+            assert await store.txn([Put("k", b"a")]) == await store.txn([]) == first
+            assert await store.txn([Put("k", b"a")], expect=[Expect("k", first)]) == first
             last = await store.put("other", b"b")
             assert await watch.until(1) == [Change("other", b"b", last)]
 

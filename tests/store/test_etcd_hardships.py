@@ -308,6 +308,75 @@ async def test_a_leader_that_was_paused_cannot_write_when_it_goes_on(etcd: Etcd)
         await second.resign()
 
 
+async def test_closing_ends_watches_and_keepers_at_once_also_while_etcd_comes_back(etcd: Etcd) -> None:
+    for away in (True, False):
+        async with store_at(address(etcd)) as store:
+            lease = await store.lease(Seconds(5))
+            watches = [Watch(store, "", 0) for _ in range(5)]
+            waiting = [asyncio.ensure_future(watch.until(1)) for watch in watches]
+            keeping = asyncio.ensure_future(lease.keep())
+            await asyncio.sleep(0.2)
+            etcd.kill()
+            await asyncio.sleep(0.5)
+            if not away:
+                await asyncio.to_thread(etcd.start)
+            await store.close()
+            async with asyncio.timeout(1):
+                results = await asyncio.gather(*waiting, return_exceptions=True)
+            assert {type(result) for result in results} == {StopAsyncIteration}
+            keeping.cancel()
+            await asyncio.wait([keeping])
+            with pytest.raises(RetryableError, match="closed"):
+                await store.get("k")
+        if away:
+            await asyncio.to_thread(etcd.start)
+
+
+async def fill(store: EtcdStore) -> None:
+    for number in range(100):
+        await store.put("k", bytes([number]) * 700_000)
+
+
+async def test_a_full_etcd_says_what_to_do(etcd_binary: str, tmp_path: Path) -> None:
+    etcd = Etcd(etcd_binary, tmp_path, arguments=("--quota-backend-bytes", "4000000")).start()
+    try:
+        async with store_at(address(etcd)) as store:
+            with pytest.raises(RetryableError, match="--quota-backend-bytes"):
+                await fill(store)
+            assert await store.get("k") is not None
+    finally:
+        etcd.kill()
+
+
+SPAWNING = """
+import asyncio, subprocess, sys
+import uvloop
+from llmgw.store.address import Address
+from llmgw.store.etcd import EtcdStore
+
+async def main():
+    store = EtcdStore(Address(targets=(sys.argv[1],), prefix="/spawning/"))
+    revision = await store.put("k", b"0")
+    watch = store.watch("k", from_revision=revision)
+    for number in range(1, 10):
+        subprocess.run(["true"], check=True, start_new_session=True)
+        child = await asyncio.create_subprocess_exec("true")
+        assert await child.wait() == 0
+        await store.put("k", b"%d" % number)
+        assert (await anext(watch))[-1].value == b"%d" % number
+    await store.close()
+
+uvloop.run(main())
+"""
+
+
+async def test_programs_are_started_beside_it_quietly_on_uvloop_too(etcd: Etcd) -> None:
+    """gRPC has threads, which a fork does not copy, and tells so unless it is asked not to."""
+    argv = [sys.executable, "-W", "error", "-c", SPAWNING, etcd.target]
+    done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 async def test_endpoints_are_tried_in_turn(etcd: Etcd) -> None:
     (nobody,) = free_ports(1)
     targets = (f"127.0.0.1:{nobody}", etcd.target)
@@ -372,9 +441,13 @@ async def test_what_etcd_does_not_allow_is_told_without_the_password(etcd: Etcd)
     ]
     for fields, told in cases:
         async with store_at(address(etcd, **{"prefix": "/llmgw/a/", **fields})) as store:
-            # etcd looks at a transaction's conditions for this, not at what is written by one that is nested in it.
-            writing = store.put("k", b"1", if_revision=0)
-            for attempt in (store.get("k"), writing, anext(store.watch("k", from_revision=0))):
+            for attempt in (
+                store.get("k"),
+                store.put("k", b"1"),
+                store.put("k", b"1", if_revision=0),
+                store.delete("k"),
+                anext(store.watch("k", from_revision=0)),
+            ):
                 with pytest.raises(TerminalError) as caught:
                     await attempt
                 assert told in str(caught.value)
