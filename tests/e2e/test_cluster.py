@@ -1,13 +1,21 @@
 """Controllers, agents and gateways apart: any of them dies, and what serves goes on."""
 
 import signal
+import sys
 import time
 from pathlib import Path
 
-import pytest
 from etcds import Etcd
 from fleet import Load, Process, post, ready, running
-from harness import Repo, command, eventually, model, run_cli
+from harness import Repo, eventually, model, run_cli
+from harness import command as any_command
+
+SERVER = [sys.executable, str(Path(__file__).parent.parent / "engines" / "answering_server.py"), "{host}", "{port}"]
+
+
+def command(name: str, *argv: str, tag: str = "") -> str:
+    """As the harness's, of an engine that answers chats."""
+    return any_command(name, *(argv or SERVER), tag=tag)
 
 
 def catalog(tmp_path: Path, **documents: str) -> Repo:
@@ -47,3 +55,205 @@ def test_a_chat_through_each_gateway_of_a_fleet(tmp_path: Path, etcd: Etcd, smol
         assert "leader       c1" in shown
         assert "standbys     c2" in shown
         assert len([agent for agent in agents if agent.engines()]) == 1
+
+
+def pids(controller: Process) -> dict[str, int]:
+    """Of each running replica."""
+    return {row["id"]: row["pid"] for row in controller.seen("replicas")["replicas"] if row["pid"] is not None}
+
+
+def test_the_leader_is_killed_under_load_and_nothing_happens_but_a_new_leader(tmp_path: Path, etcd: Etcd) -> None:
+    repo = catalog(tmp_path, a=command("a") + "scaling: {min: 2}\n", b=command("b"))
+    with running(tmp_path / "fleet", repo.path, etcd) as fleet:
+        first, second = fleet.controller("c1"), fleet.controller("c2")
+        for name in ("n1", "n2"):
+            fleet.agent(name)
+        gateways = [fleet.gateway("g1"), fleet.gateway("g2")]
+        eventually(lambda: len(ready(first, "a", "b")["a"]) == 2, what="two replicas of a")
+        assert leader(first, second) == "c1"
+        before = pids(second)
+        with Load(gateways, "a") as load:
+            time.sleep(1)
+            first.kill()
+            died = time.monotonic()
+            eventually(lambda: leader(second) == "c2", within=15, what="another leader")
+            took = time.monotonic() - died
+            time.sleep(2)
+        assert took < 5, f"it took {took:.1f} s"
+        assert set(load.answers) == {200}, load.answers
+        assert pids(second) == before, "a replica was started or stopped for it"
+        repo.commit({"b.yaml": command("b", tag="new")})
+        eventually(lambda: pids(second).keys() != before.keys(), what="the new leader follows the catalog")
+        eventually(lambda: post(gateways[0], "b").status_code == 200, what="the changed model")
+        first.start()
+        assert leader(first, second) == "c2"
+        assert any(event["reason"] == "leads" for event in first.seen("events")["events"])
+
+
+def test_a_leader_that_was_paused_stands_by_when_it_goes_on(tmp_path: Path, etcd: Etcd) -> None:
+    repo = catalog(tmp_path, a=command("a"))
+    with running(tmp_path / "fleet", repo.path, etcd) as fleet:
+        first, second = fleet.controller("c1"), fleet.controller("c2")
+        fleet.agent("n1")
+        ready(first, "a")
+        before = pids(second)
+        assert first.process is not None
+        first.process.send_signal(signal.SIGSTOP)
+        try:
+            eventually(lambda: leader(second) == "c2", within=15, what="another leader")
+        finally:
+            first.process.send_signal(signal.SIGCONT)
+        repo.commit({"b.yaml": command("b")})
+        ready(second, "a", "b")
+        eventually(
+            lambda: first.seen("events")["events"][-1]["reason"] and leader(first) == "c2", what="c1 standing by"
+        )
+        assert before.items() <= pids(second).items()
+        assert len(pids(second)) == 2, "each was launched once"
+
+
+def test_etcd_is_away_for_a_while_and_what_serves_goes_on(tmp_path: Path, etcd: Etcd) -> None:
+    repo = catalog(tmp_path, a=command("a"))
+    with running(tmp_path / "fleet", repo.path, etcd) as fleet:
+        controllers = [fleet.controller("c1"), fleet.controller("c2")]
+        fleet.agent("n1")
+        gateways = [fleet.gateway("g1"), fleet.gateway("g2")]
+        ready(controllers[0], "a")
+        before = pids(controllers[0])
+        with Load(gateways, "a") as load:
+            etcd.kill()
+            repo.commit({"b.yaml": command("b")})
+            time.sleep(20)
+            etcd.start()
+            ready(controllers[0], "a", "b", within=40)
+        assert set(load.answers) == {200}, load.answers
+        assert before.items() <= pids(controllers[0]).items(), "what ran was left alone"
+        assert all(process.process is not None and process.process.poll() is None for process in fleet.processes)
+        eventually(lambda: post(gateways[1], "b").status_code == 200, what="the gateway knows what is new")
+        controllers[1].cli("stop")
+        eventually(lambda: post(gateways[0], "a").status_code == 503, what="the switch")
+        eventually(lambda: not pids(controllers[0]), what="no engine left")
+        assert "stopped" in controllers[0].cli("status")
+
+
+def test_an_agent_that_is_killed_takes_its_engines_over_when_it_is_back(tmp_path: Path, etcd: Etcd) -> None:
+    repo = catalog(tmp_path, a=command("a"))
+    with running(tmp_path / "fleet", repo.path, etcd) as fleet:
+        controller = fleet.controller("c1")
+        agent = fleet.agent("n1")
+        gateway = fleet.gateway("g1")
+        ready(controller, "a")
+        before = pids(controller)
+        agent.kill()
+        assert post(gateway, "a").status_code == 200
+        eventually(
+            lambda: "silent       the agents of n1" in controller.cli("status"), within=20, what="its absence told"
+        )
+        assert post(gateway, "a").status_code == 200
+        agent.start()
+        eventually(lambda: "silent" not in controller.cli("status"), what="it is back")
+        assert pids(controller) == before
+        assert [row["adopted"] for row in controller.seen("replicas")["replicas"]] == [True]
+
+
+def test_a_node_that_is_gone_has_its_replicas_elsewhere_and_what_was_replaced_goes(tmp_path: Path, etcd: Etcd) -> None:
+    pinned = "placement: {nodes: [n1]}\n"
+    repo = catalog(tmp_path, a=command("a") + pinned)
+    with running(tmp_path / "fleet", repo.path, etcd) as fleet:
+        controller = fleet.controller("c1", "--node-grace", "3s")
+        first, _second = fleet.agent("n1"), fleet.agent("n2")
+        gateway = fleet.gateway("g1")
+        ready(controller, "a")
+        old = pids(controller)
+        repo.commit({"a.yaml": command("a")})  # it may be anywhere now, and stays where it is
+        eventually(lambda: controller.seen("status")["catalog"]["applied"].startswith(repo.git("rev-parse", "HEAD")))
+        assert pids(controller) == old
+        first.kill()
+        moved = lambda: [row for row in ready(controller, "a")["a"] if row["node"] == "n2"]  # noqa: E731
+        eventually(moved, within=40, what="a replica on n2")
+        assert post(gateway, "a").status_code == 200
+        first.start()
+        eventually(lambda: not pids(controller).items() & old.items(), within=40, what="the old replica drained")
+        eventually(lambda: [row["node"] for row in controller.seen("replicas")["replicas"]] == ["n2"])
+        assert post(gateway, "a").status_code == 200
+
+
+def test_restart_has_every_process_begin_anew_while_engines_serve(tmp_path: Path, etcd: Etcd) -> None:
+    repo = catalog(tmp_path, a=command("a"))
+    with running(tmp_path / "fleet", repo.path, etcd) as fleet:
+        controller, _other = fleet.controller("c1"), fleet.controller("c2")
+        fleet.agent("n1")
+        fleet.gateway("g1")
+        ready(controller, "a")
+        engines, before = pids(controller), controller.seen("members")["members"]
+        done = run_cli("restart", "--state", str(controller.state), "--json")
+        assert done.returncode == 0, done.stderr
+        after = controller.seen("members")["members"]
+        assert {row["instance"] for row in before} & {row["instance"] for row in after} == set()
+        assert {row["pid"] for row in before} == {row["pid"] for row in after}, "each in its place"
+        order = [line.removeprefix("restarting ") for line in done.stderr.splitlines()]
+        assert order == ["agent n1", "gateway g1", "controller c2", "controller c1"]
+        assert pids(controller) == engines
+
+
+def test_logs_events_and_plans_are_had_from_any_controller(tmp_path: Path, etcd: Etcd) -> None:
+    repo = catalog(tmp_path, a=command("a", "sh", "-c", "echo hello from the engine; exec sleep 1000"))
+    with running(tmp_path / "fleet", repo.path, etcd) as fleet:
+        first, second = fleet.controller("c1"), fleet.controller("c2")
+        fleet.agent("n1"), fleet.agent("n2")
+        eventually(lambda: pids(first), what="an engine")
+        for controller in (first, second):
+            eventually(
+                lambda controller=controller: "hello from the engine" in controller.cli("logs", "a"), what="a log"
+            )
+            assert "launched" in controller.cli("events")
+            plan = run_cli("plan", "--state", str(controller.state))
+            assert plan.returncode == 0, plan.stderr
+        missing = run_cli("logs", "nothing", "--state", str(first.state))
+        assert missing.returncode == 1
+        assert "no model 'nothing'" in missing.stderr
+
+
+def test_each_process_tells_its_own_metrics_and_the_leader_those_of_the_nodes(tmp_path: Path, etcd: Etcd) -> None:
+    repo = catalog(tmp_path, a=command("a"))
+    with running(tmp_path / "fleet", repo.path, etcd) as fleet:
+        first, second = fleet.controller("c1"), fleet.controller("c2")
+        agent, gateway = fleet.agent("n1"), fleet.gateway("g1")
+        ready(first, "a")
+        told = {process.name: process.get("/metrics").text for process in (first, second, agent, gateway)}
+        assert all("llmgw_info" in text and "process_cpu_seconds_total" in text for text in told.values())
+        assert {name for name, text in told.items() if "llmgw_node_disk_free_bytes" in text} == {"c1"}
+        assert {name for name, text in told.items() if "llmgw_passes_total" in text} == {"c1"}
+        assert {name for name, text in told.items() if "llmgw_gateway_connections" in text} == {"g1"}
+        assert 'llmgw_agent_replicas{phase="ready"} 1.0' in told["n1"]
+        assert agent.get("/api/v1/status").status_code == 404
+        assert "ask a controller" in agent.get("/api/v1/status").text
+
+
+def test_who_does_not_belong_to_the_cluster_is_told_why(tmp_path: Path, etcd: Etcd) -> None:
+    repo = catalog(tmp_path, a=command("a"))
+    with running(tmp_path / "fleet", repo.path, etcd) as fleet:
+        fleet.controller("c1")
+
+        def refused(*arguments: str, home: str) -> str:
+            done = run_cli("agent", "--store", fleet.store, "--state", str(tmp_path / home), "--admin", "0", *arguments)
+            assert done.returncode == 1, done.stderr
+            return done.stderr
+
+        assert "--secret-file" in refused(home="none")
+        open_to_all = tmp_path / "open"
+        open_to_all.write_text((fleet.home / "secret").read_text())
+        open_to_all.chmod(0o644)
+        assert "chmod 600" in refused("--secret-file", str(open_to_all), home="open-state")
+        other = tmp_path / "other"
+        other.write_text("0" * 64)
+        other.chmod(0o600)
+        assert "not the secret of the cluster" in refused("--secret-file", str(other), home="other-state")
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "elsewhere" / "cluster-id").write_text("0123456789abcdef\n")
+        secret = str(fleet.home / "secret")
+        assert "belongs to the cluster 0123456789abcdef" in refused("--secret-file", secret, home="elsewhere")
+        fleet.agent("n1")
+        twice = refused("--secret-file", secret, "--node", "n1", home="twice")
+        assert "another agent named n1 runs on" in twice
+        assert "give this one another name" in twice
