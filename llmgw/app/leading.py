@@ -16,7 +16,7 @@ from llmgw.errors import RetryableError, TerminalError
 from llmgw.facts import Event
 from llmgw.schedule.forecast import Forecast
 from llmgw.store.api import Store
-from llmgw.store.election import Fenced, Leader, Leadership, elected
+from llmgw.store.election import Fenced, Leadership, elected
 from llmgw.tasks import Tasks
 
 log = structlog.get_logger("llmgw.app")
@@ -50,7 +50,7 @@ class Leading:
     async def run(self) -> None:
         """Until cancelled. Raises what ended a term, unless the store was but away."""
         while True:
-            leadership = await elected(self._store, Leader(name=self._name, at=self._clock.now().wall))
+            leadership = await elected(self._store, self._name, self._clock)
             self._tell("leads")
             try:
                 await self._term(leadership)

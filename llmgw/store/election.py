@@ -11,6 +11,7 @@ from typing import Final
 
 import structlog
 
+from llmgw.clock import Clock
 from llmgw.errors import RetryableError, StaleRevision
 from llmgw.store import codec, keys
 from llmgw.store.api import Change, Delete, Entry, Expect, Lease, Put, Snapshot, Store
@@ -57,12 +58,12 @@ class Leadership:
         await _release(self._lease, self._keeping)
 
 
-async def elected(store: Store, leader: Leader, *, ttl: Seconds = TTL) -> Leadership:
+async def elected(store: Store, name: str, clock: Clock, *, ttl: Seconds = TTL) -> Leadership:
     """Wait until nobody else leads, however long that takes and whether or not the store is away meanwhile."""
     told = False
     while True:
         try:
-            return await _stand(store, leader, ttl)
+            return await _stand(store, name, clock, ttl)
         except RetryableError as error:
             if not told:
                 log.warning("election_waits", error=str(error))
@@ -76,11 +77,11 @@ async def current_leader(store: Store) -> Leader | None:
     return codec.decode(entry.value, Leader, where=entry.key) if entry else None
 
 
-async def _stand(store: Store, leader: Leader, ttl: Seconds) -> Leadership:
+async def _stand(store: Store, name: str, clock: Clock, ttl: Seconds) -> Leadership:
     lease = await store.lease(ttl)
     keeping = asyncio.get_running_loop().create_task(lease.keep(), name="election: lease")
     try:
-        revision = await _win(store, codec.encode(leader), lease)
+        leader, revision = await _win(store, name, clock, lease)
     except BaseException:
         # Where nobody knows whether it was elected: with the lease goes what it may have written.
         await _release(lease, keeping)
@@ -88,12 +89,13 @@ async def _stand(store: Store, leader: Leader, ttl: Seconds) -> Leadership:
     return Leadership(leader, revision, lease, keeping)
 
 
-async def _win(store: Store, value: bytes, lease: Lease) -> int:
+async def _win(store: Store, name: str, clock: Clock, lease: Lease) -> tuple[Leader, int]:
     while True:
         seen = await store.list(keys.LEADER)
         if all(entry.key != keys.LEADER for entry in seen.entries):
+            leader = Leader(name=name, at=clock.now().wall)
             try:
-                return await store.put(keys.LEADER, value, if_revision=0, lease=lease)
+                return leader, await store.put(keys.LEADER, codec.encode(leader), if_revision=0, lease=lease)
             except StaleRevision:  # another was faster
                 continue
         async for changes in follow(store, keys.LEADER, seen):

@@ -6,17 +6,18 @@ python etcd_holder.py TARGET PREFIX NAME TTL
 import asyncio
 import sys
 
+from llmgw.clock import SystemClock
 from llmgw.errors import RetryableError
 from llmgw.store.address import Address
-from llmgw.store.election import Fenced, Leader, NotLeader, elected
+from llmgw.store.election import Fenced, NotLeader, elected
 from llmgw.store.etcd import EtcdStore
-from llmgw.units import Seconds, Wall
+from llmgw.units import Seconds
 
 
 async def main() -> None:
     target, prefix, name, ttl = sys.argv[1:]
     store = EtcdStore(Address(targets=tuple(target.split(",")), prefix=prefix))
-    leadership = await elected(store, Leader(name=name, at=Wall(1.0)), ttl=Seconds(float(ttl)))
+    leadership = await elected(store, name, SystemClock(), ttl=Seconds(float(ttl)))
     print("leads", flush=True)
     fenced, count = Fenced(store, leadership), 0
     while True:

@@ -4,16 +4,19 @@ import asyncio
 
 import pytest
 
+from llmgw.clock import SystemClock
 from llmgw.errors import StaleRevision
 from llmgw.store import keys
 from llmgw.store.api import Delete, Expect, Put
 from llmgw.store.election import Fenced, Leader, Leadership, NotLeader, current_leader, elected
 from llmgw.store.memory import MemoryStore
-from llmgw.units import Seconds, Wall
+from llmgw.units import Seconds
+
+CLOCK = SystemClock()
 
 
-def leader(name: str) -> Leader:
-    return Leader(name=name, at=Wall(1.0))
+def name_of(leader: Leader | None) -> str | None:
+    return leader.name if leader else None
 
 
 async def within(seconds: float, waiting: "asyncio.Future[Leadership]") -> Leadership:
@@ -24,25 +27,26 @@ async def within(seconds: float, waiting: "asyncio.Future[Leadership]") -> Leade
 async def test_one_of_two_leads_and_the_other_when_it_resigns() -> None:
     store = MemoryStore()
     assert await current_leader(store) is None
-    first = await elected(store, leader("a"))
-    waiting = asyncio.ensure_future(elected(store, leader("b")))
-    await asyncio.sleep(0.05)
+    first = await elected(store, "a", CLOCK)
+    waiting = asyncio.ensure_future(elected(store, "b", CLOCK))
+    await asyncio.sleep(0.2)
     assert not waiting.done()
-    assert await current_leader(store) == leader("a")
+    assert name_of(await current_leader(store)) == "a"
     await first.resign()
     second = await within(1, waiting)
+    assert first.leader.at + 0.2 <= second.leader.at, "since it was elected, not since it waited"
     assert first.lost.is_set()
     assert not second.lost.is_set()
-    assert await current_leader(store) == leader("b")
+    assert name_of(await current_leader(store)) == "b"
     await first.resign()
-    assert await current_leader(store) == leader("b")
+    assert name_of(await current_leader(store)) == "b"
     await second.resign()
 
 
 async def test_a_candidate_that_stops_waiting_leaves_nothing_behind() -> None:
     store = MemoryStore()
-    first = await elected(store, leader("a"))
-    waiting = asyncio.ensure_future(elected(store, leader("b")))
+    first = await elected(store, "a", CLOCK)
+    waiting = asyncio.ensure_future(elected(store, "b", CLOCK))
     await asyncio.sleep(0.05)
     waiting.cancel()
     await asyncio.wait([waiting])
@@ -53,11 +57,11 @@ async def test_a_candidate_that_stops_waiting_leaves_nothing_behind() -> None:
 
 async def test_a_leader_whose_lease_ended_while_it_was_held_up_cannot_write() -> None:
     store = MemoryStore()
-    first = await elected(store, leader("a"), ttl=Seconds(0.2))
+    first = await elected(store, "a", CLOCK, ttl=Seconds(0.2))
     fenced = Fenced(store, first)
     await fenced.put("k", b"a")
     first._keeping.cancel()  # nobody keeps its lease: it is paused, as far as the store can tell
-    second = await within(1, asyncio.ensure_future(elected(store, leader("b"), ttl=Seconds(0.2))))
+    second = await within(1, asyncio.ensure_future(elected(store, "b", CLOCK, ttl=Seconds(0.2))))
     first.lost.clear()  # and has not heard of it yet
     for attempt in (
         fenced.put("k", b"late"),
@@ -76,7 +80,7 @@ async def test_a_leader_whose_lease_ended_while_it_was_held_up_cannot_write() ->
 
 async def test_a_leaders_own_condition_that_does_not_hold_is_not_taken_for_the_end_of_its_leadership() -> None:
     store = MemoryStore()
-    leadership = await elected(store, leader("a"))
+    leadership = await elected(store, "a", CLOCK)
     fenced = Fenced(store, leadership)
     revision = await fenced.put("k", b"1")
     with pytest.raises(StaleRevision):
@@ -89,7 +93,7 @@ async def test_a_leaders_own_condition_that_does_not_hold_is_not_taken_for_the_e
 
 async def test_a_leader_key_that_somebody_removed_ends_the_leadership_at_the_next_write() -> None:
     store = MemoryStore()
-    leadership = await elected(store, leader("a"))
+    leadership = await elected(store, "a", CLOCK)
     await store.delete(keys.LEADER)
     with pytest.raises(NotLeader):
         await Fenced(store, leadership).put("k", b"1")
