@@ -368,6 +368,7 @@ class Observed:
     """What a full-level replica was seen to take on that node: wins over `footprints` there."""
     unreachable: frozenset[NodeName] = frozenset()  #: nodes whose reports stopped coming: nothing new goes there
     lost: frozenset[NodeName] = frozenset()  #: of them, those whose replicas count for nothing any more
+    replaced: frozenset[ReplicaId] = frozenset()  #: that were lost with their node, which is back
     cordons: Mapping[NodeName, Cordon] = field(default_factory=dict)
     outstanding: Mapping[ReplicaId, int] = field(default_factory=dict)
     last_used: Mapping[ReplicaId, Wall] = field(default_factory=dict)

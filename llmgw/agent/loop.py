@@ -14,7 +14,6 @@ from llmgw.agent.around import LOG_SIZE, Around, WeightsCache
 from llmgw.agent.ending import GRACE, leader_of
 from llmgw.agent.fingerprints import Fingerprints
 from llmgw.agent.ports import DEFAULT_PORTS, Ports
-from llmgw.agent.probing import make_client
 from llmgw.agent.process import is_alive
 from llmgw.agent.records import Record
 from llmgw.agent.replica import Replica
@@ -86,31 +85,29 @@ class Agent:
     async def run(self) -> None:
         """Until cancelled, or until a part of it fails, which is raised. Closes all but the engines."""
         ports = Ports(self._ports, start=random.randrange(len(self._ports)))
-        async with make_client() as client:
-            around = Around(
-                node=self._node,
-                state=self._state,
-                cache=self._cache,
-                engines=self._engines,
-                clock=self._clock,
-                events=self._events,
-                secret=self._secret,
-                host=self._host,
-                grace=self._grace,
-                ports=ports,
-                client=client,
-                traffic=self._traffic,
-                timing=self._timing,
-                log_size=self._log_size,
-                changed=self._reporter.changed,
-                devices=self._reporter.devices,
-            )
-            self._running = True
-            try:
-                await self._run(around)
-            finally:
-                self._running = False
-                await self._tasks.close()
+        around = Around(
+            node=self._node,
+            state=self._state,
+            cache=self._cache,
+            engines=self._engines,
+            clock=self._clock,
+            events=self._events,
+            secret=self._secret,
+            host=self._host,
+            grace=self._grace,
+            ports=ports,
+            traffic=self._traffic,
+            timing=self._timing,
+            log_size=self._log_size,
+            changed=self._reporter.changed,
+            devices=self._reporter.devices,
+        )
+        self._running = True
+        try:
+            await self._run(around)
+        finally:
+            self._running = False
+            await self._tasks.close()
 
     async def _run(self, around: Around) -> None:
         await self._adopt(around)
@@ -233,9 +230,9 @@ class Agent:
         self._reporter.changed()
 
     @property
-    def adopted(self) -> bool:
-        """Whether engines of an earlier run have been taken over."""
-        return self._adopted
+    def reported(self) -> asyncio.Event:
+        """Set once the store has a report of this run: with what was taken over from an earlier one."""
+        return self._reporter.told
 
     def collect(self) -> Iterable[Metric]:
         """Its metrics, for /metrics of a process of its own."""

@@ -59,6 +59,7 @@ class Reporter:
         self._replicas = replicas
         self._wanted = wanted
         self._changed = asyncio.Event()
+        self.told = asyncio.Event()  #: a first report is in the store
         self._devices = Devices()
         self._last_look: tuple[DeviceFact, ...] = ()
 
@@ -79,6 +80,7 @@ class Reporter:
             self._changed.clear()
             try:
                 await self._write(around, engines, sample, devices)
+                self.told.set()
                 untold = False
             except RetryableError as error:  # the store is away: engines serve on
                 if not untold:

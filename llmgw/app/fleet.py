@@ -111,8 +111,13 @@ class _Joined:
     ) -> Parts:
         """With what every process of a fleet runs besides its part."""
 
-        async def welcome(address: AdminAddress, tasks: Tasks) -> None:
+        async def tell(address: AdminAddress) -> None:
+            if agent is not None:  # an older report must not be taken for what a living agent says
+                await agent.reported.wait()
             await self.membership.tell(address)
+
+        async def welcome(address: AdminAddress, tasks: Tasks) -> None:
+            tasks.start(tell(address), "presence told", essential=True)
 
         async def farewell() -> None:
             with suppress(RetryableError, TimeoutError):
@@ -241,7 +246,7 @@ async def _agent(joined: _Joined, options: AgentOptions, say: Say) -> Parts:
         store=base.store,
         token=joined.token,
         clock=base.clock,
-        unready=lambda: None if agent.adopted else "it looks for engines of an earlier run",
+        unready=lambda: None if agent.reported.is_set() else "it has not reported yet",
         collect=[agent.collect],
         state=base.state,
         hosts=joined.hosts,

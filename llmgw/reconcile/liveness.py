@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from llmgw.facts import NodeReport
-from llmgw.ids import NodeName
+from llmgw.ids import NodeName, ReplicaId
 from llmgw.units import Instant, Mono, Wall
 
 GRACE: Final = 20.0  #: four heartbeats
@@ -27,6 +27,7 @@ class Reach:
     unreachable: frozenset[NodeName]
     lost: frozenset[NodeName]
     braked: bool = False
+    replaced: frozenset[ReplicaId] = frozenset()  #: replicas of nodes that were lost, and are back
 
 
 @dataclass(slots=True)
@@ -38,11 +39,13 @@ class Liveness:
     presence: bool = False
     _heard: dict[NodeName, tuple[Wall, Mono]] = field(default_factory=dict)
     _started: Mono | None = None
+    _given_up: dict[NodeName, frozenset[ReplicaId]] = field(default_factory=dict)
 
     def look(self, reports: Iterable[NodeReport], now: Instant, *, alive: Collection[NodeName] | None = None) -> Reach:
         """`alive`: nodes whose agent lives, where that is known."""
         if self._started is None:
             self._started = now.mono
+        reports = tuple(reports)
         present = {report.node: report.at for report in reports}
         self._heard = {node: heard for node, heard in self._heard.items() if node in present}
         for node, at in present.items():
@@ -54,7 +57,14 @@ class Liveness:
         unreachable = frozenset(node for node, age in silent.items() if age > GRACE or node in gone)
         braked = 2 * len(unreachable) > len(silent)
         lost = frozenset() if braked else frozenset(node for node in unreachable if silent[node] > self.patience)
-        return Reach(unreachable, lost, braked)
+        return Reach(unreachable, lost, braked, self._replaced(reports, lost))
+
+    def _replaced(self, reports: Iterable[NodeReport], lost: Collection[NodeName]) -> frozenset[ReplicaId]:
+        """Remembered for as long as they are there."""
+        known = self._given_up
+        ids = {one.node: frozenset(fact.id for fact in one.replicas) for one in reports if one.node in {*lost, *known}}
+        self._given_up = {node: here if node in lost else here & known[node] for node, here in ids.items()}
+        return frozenset(id for node, gone in self._given_up.items() if node not in lost for id in gone)
 
     def settled(self, expected: Collection[NodeName], now: Instant) -> bool:
         """Whether every expected node has reported, or was waited for long enough. After `look`."""

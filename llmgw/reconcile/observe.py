@@ -99,6 +99,7 @@ async def observe(
         measured=measured_footprints(catalog, measured),
         unreachable=reach.unreachable,
         lost=reach.lost,
+        replaced=reach.replaced,
         cordons={NodeName(name): one for name, one in (await decoded.all(keys.CORDONS, Cordon)).items()},
         outstanding=outstanding,
         last_used=last_used,

@@ -206,11 +206,12 @@ class _Sorting:
         shrunk = self._levels.get((fact.spec, fact.level))
         return shrunk is None or spec_digest(model.name, shrunk) == fact.launched
 
-    @staticmethod
     def _preference(
-        fact: ReplicaFact, specs: Mapping[SpecDigest, tuple[int, ProfileSpec]]
-    ) -> tuple[bool, int, int, float, str]:
-        return (fact.phase is not Phase.READY, specs[fact.spec][0], fact.level.depth, fact.since, fact.id)
+        self, fact: ReplicaFact, specs: Mapping[SpecDigest, tuple[int, ProfileSpec]]
+    ) -> tuple[bool, bool, int, int, float, str]:
+        """What came back with its node goes, where another was placed for it meanwhile."""
+        replaced = fact.id in self._observed.replaced
+        return (fact.phase is not Phase.READY, replaced, specs[fact.spec][0], fact.level.depth, fact.since, fact.id)
 
     def _old_reason(self, fact: ReplicaFact) -> Reason:
         return Reason.NODE_DRAINED if fact.node in self._drained else Reason.CHANGED

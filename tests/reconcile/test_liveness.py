@@ -1,9 +1,11 @@
 """Which nodes are silent, and from when on what they ran counts for nothing."""
 
+from dataclasses import replace
+
 import pytest
 
-from llmgw.facts import DiskFact, MemoryFact, NodeReport
-from llmgw.ids import NodeName
+from llmgw.facts import DiskFact, MemoryFact, NodeReport, Phase, ReplicaFact
+from llmgw.ids import EngineName, ModelName, NodeName, ProfileName, ReplicaId, Revision, SpecDigest
 from llmgw.reconcile.liveness import GRACE, LOST, Liveness
 from llmgw.units import GIB, Bytes, Instant, Mono, Wall
 
@@ -13,6 +15,20 @@ NODES = [NodeName(name) for name in ("a", "b", "c")]
 def report(node: NodeName, at: float) -> NodeReport:
     memory = MemoryFact(total=Bytes(GIB), available=Bytes(GIB), foreign=Bytes(0))
     return NodeReport(node=node, at=Wall(at), memory=memory, disk=DiskFact(total=Bytes(GIB), free=Bytes(GIB)))
+
+
+def replica(id: str, node: NodeName) -> ReplicaFact:
+    return ReplicaFact(
+        id=ReplicaId(id),
+        model=ModelName("m"),
+        profile=ProfileName("p"),
+        engine=EngineName("e"),
+        node=node,
+        spec=SpecDigest("s"),
+        revision=Revision("r"),
+        phase=Phase.READY,
+        since=Wall(0),
+    )
 
 
 def instant(at: float) -> Instant:
@@ -56,3 +72,17 @@ def test_where_more_than_half_are_silent_nothing_is_given_up(alive: list[NodeNam
     assert later.braked
     assert later.unreachable == set(NODES)
     assert later.lost == frozenset()
+
+
+def test_what_a_lost_node_ran_counts_as_replaced_when_it_is_back_until_it_is_gone() -> None:
+    liveness = Liveness(patience=5)
+    others = [report(node, 0) for node in NODES[1:]]
+    old = replace(report(NODES[0], 0), replicas=(replica("old", NODES[0]),))
+    assert liveness.look([old, *others], instant(0)).replaced == frozenset()
+    fresh = [report(node, 30) for node in NODES[1:]]
+    lost = liveness.look([old, *fresh], instant(30))
+    assert (lost.lost, lost.replaced) == ({"a"}, frozenset())
+    back = replace(old, at=Wall(31), replicas=(replica("old", NODES[0]), replica("new", NODES[0])))
+    assert liveness.look([back, *fresh], instant(31)).replaced == {"old"}
+    gone = replace(old, at=Wall(32), replicas=(replica("new", NODES[0]),))
+    assert liveness.look([gone, *fresh], instant(32)).replaced == frozenset()
