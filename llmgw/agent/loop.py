@@ -30,7 +30,7 @@ from llmgw.statedir import StateDir
 from llmgw.store import codec, keys
 from llmgw.store.api import Change, Store
 from llmgw.store.events import EventLog
-from llmgw.store.follow import follow
+from llmgw.store.follow import follow, listed
 from llmgw.tasks import Tasks
 from llmgw.units import Bytes
 
@@ -144,7 +144,7 @@ class Agent:
         self._tasks.start(self._watch(prefix, changed), f"agent: watch {prefix}", essential=True)
 
     async def _watch(self, prefix: str, changed: Callable[[Change], None]) -> None:
-        snapshot = await self._store.list(prefix)
+        snapshot = await listed(self._store, prefix)
         changes: Sequence[Change] = [Change(entry.key, entry.value, entry.revision) for entry in snapshot.entries]
         self._apply(changes, changed)
         async for changes in follow(self._store, prefix, snapshot):

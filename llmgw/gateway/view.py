@@ -13,7 +13,7 @@ from llmgw.gateway.upstream import address_of
 from llmgw.plan import Endpoint, ModelStatus, Stopped
 from llmgw.store import codec, keys
 from llmgw.store.api import Change, Entry, Snapshot, Store
-from llmgw.store.follow import follow
+from llmgw.store.follow import follow, listed
 from llmgw.store.values import Applied
 from llmgw.tasks import Tasks
 
@@ -46,10 +46,10 @@ class StoreView:
     async def start(self, tasks: Tasks) -> None:
         """Read everything once, and follow from there."""
         for prefix in WATCHED:
-            seen = await self._store.list(prefix)
+            seen = await listed(self._store, prefix)
             tasks.start(self._follow(prefix, seen), f"gateway watch {prefix}", essential=True)
         await asyncio.sleep(0)  # the watches begin; what changes from here on wakes `_run`
-        await self._read()
+        await self._read_when_there()
         tasks.start(self._run(), "gateway view", essential=True)
 
     async def _follow(self, prefix: str, seen: Snapshot) -> None:
@@ -61,18 +61,22 @@ class StoreView:
             self._dirty.set()
 
     async def _run(self) -> None:
-        unread = False
         while True:
             await self._dirty.wait()
             self._dirty.clear()
+            await self._read_when_there()
+
+    async def _read_when_there(self) -> None:
+        """While the store is away, what is known goes on being served."""
+        told = False
+        while True:
             try:
                 await self._read()
-                unread = False
-            except RetryableError as error:  # the store is away: what is known goes on being served
-                if not unread:
+                return
+            except RetryableError as error:
+                if not told:
                     log.error("table_not_read", error=str(error))
-                unread = self._assigned = True
-                self._dirty.set()
+                told = self._assigned = True
                 await asyncio.sleep(RETRY)
 
     async def _read(self) -> None:

@@ -34,19 +34,23 @@ async def follow(store: Store, prefix: str, seen: Snapshot) -> AsyncIterator[Seq
             return
         except Resync as why:
             log.info("resync", prefix=prefix, reason=str(why))
-        now = await _list(store, prefix)
+        now = await listed(store, prefix)
         changes, revision = _differences(known, now), now.revision
         _note(known, changes)
         if changes:
             yield changes
 
 
-async def _list(store: Store, prefix: str) -> Snapshot:
+async def listed(store: Store, prefix: str) -> Snapshot:
+    """All under `prefix`, as soon as the store answers."""
+    told = False
     while True:
         try:
             return await store.list(prefix)
         except RetryableError as error:
-            log.warning("resync_waits", prefix=prefix, error=str(error))
+            if not told:
+                log.warning("list_waits", prefix=prefix, error=str(error))
+            told = True
             await asyncio.sleep(RETRY)
 
 

@@ -69,11 +69,11 @@ class MemoryStore:
 
     async def txn(self, writes: Sequence[Put | Delete], *, expect: Sequence[Expect] = ()) -> int:
         check_writes(writes, expect)
-        self._check_leases(writes)
         for condition in expect:
             entry = self._entries.get(condition.key)
             if (entry.revision if entry else 0) != condition.revision:
                 raise StaleRevision(f"{condition.key} changed meanwhile")
+        self._check_leases(writes)
         effective = [write for write in writes if self._changes(write)]
         if not effective:
             return self._revision

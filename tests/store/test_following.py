@@ -14,7 +14,7 @@ from llmgw.store import follow as following
 from llmgw.store import memory
 from llmgw.store.api import LARGEST, MOST_WRITES, Change, Delete, Put, Snapshot, size
 from llmgw.store.batches import batches, write_all
-from llmgw.store.follow import follow
+from llmgw.store.follow import follow, listed
 from llmgw.store.memory import MemoryStore
 
 
@@ -122,3 +122,12 @@ async def test_many_writes_are_all_written() -> None:
     await write_all(store, [])
     await write_all(store, [Put(f"k/{number:04}", b"1") for number in range(1234)])
     assert len((await store.list("k/")).entries) == 1234
+
+
+async def test_a_list_waits_for_a_store_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "RETRY", 0.01)
+    store = Forgetful()
+    await store.put("f/a", b"1")
+    store.away = 3
+    assert [entry.key for entry in (await listed(store, "f/")).entries] == ["f/a"]
+    assert store.away == 0

@@ -1,0 +1,92 @@
+"""A store that is away, or whose catalog is replaced between two reads, is nothing that clients notice."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from gateway_rig import DIGEST, Rig, echo, get, model, until
+
+from llmgw.errors import RetryableError
+from llmgw.gateway import view
+from llmgw.ids import Digest
+from llmgw.store import codec, keys
+from llmgw.store.api import Delete, Entry, Put, Snapshot
+from llmgw.store.memory import MemoryStore
+from llmgw.store.values import Applied
+
+
+class Away(MemoryStore):
+    """Answers no read while `away`."""
+
+    away = False
+    refused = 0
+
+    async def get(self, key: str) -> Entry | None:
+        self._look()
+        return await super().get(key)
+
+    async def list(self, prefix: str) -> Snapshot:
+        self._look()
+        return await super().list(prefix)
+
+    def _look(self) -> None:
+        if self.away:
+            self.refused += 1
+            raise RetryableError("no etcd answers")
+
+
+async def test_while_the_store_is_away_the_gateway_serves_and_then_it_takes_in_what_changed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view, "RETRY", 0.01)
+    rig.store.__class__ = Away
+    assert isinstance(rig.store, Away)
+    await rig.serving(echo)
+    rig.store.away = True
+    new = model("new")
+    await rig.store.put(keys.model(DIGEST, new.name), codec.encode(new))
+    await until(lambda: rig.store.refused > 3, "reads are tried again")
+    assert (await rig.post({"model": "m"})).status == 200
+    assert (await rig.post({"model": "new"})).status == 404
+    rig.store.away = False
+    await rig.settle()
+    assert (await rig.post({"model": "m"})).status == 200
+    assert {one["id"] for one in (await rig.ask(get("/v1/models"))).json["data"]} == {"m", "new"}
+
+
+class Replaced(MemoryStore):
+    """As if others wrote meanwhile: right after the catalog in force was read, another is put in force."""
+
+    hurry = False
+
+    async def get(self, key: str) -> Entry | None:
+        found = await super().get(key)
+        if key == keys.APPLIED and self.hurry:
+            self.hurry = False
+            before = (await self.list(f"{keys.MODELS}{DIGEST}/")).entries
+            other = Digest("other")
+            for entry in before:
+                await self.put(keys.model(other, keys.last(entry.key)), entry.value)
+            assert found is not None
+            value = codec.decode(found.value, Applied)
+            await self.put(keys.APPLIED, codec.encode(replace(value, digest=other)))
+            await self.txn([Delete(entry.key) for entry in before])
+        return found
+
+
+async def test_a_catalog_that_is_replaced_between_two_reads_is_not_taken_for_an_empty_one(rig: Rig) -> None:
+    rig.store.__class__ = Replaced
+    assert isinstance(rig.store, Replaced)
+    await rig.serving(echo)
+    statuses: list[int] = []
+
+    async def ask() -> None:
+        while len(statuses) < 200:
+            statuses.append((await rig.post({"model": "m"})).status)
+
+    asking = asyncio.create_task(ask())
+    rig.store.hurry = True
+    await rig.store.txn([Put("explain/none", b"{}")])  # something is to be read
+    await until(lambda: not rig.store.hurry, "it was replaced")
+    await asking
+    assert set(statuses) == {200}
