@@ -1,6 +1,7 @@
 """What etcd does not do every day: it dies, comes back, forgets its history, is slow, or asks for a password."""
 
 import asyncio
+import random
 import secrets
 import signal
 import socket
@@ -8,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import grpc
@@ -546,3 +547,59 @@ async def test_of_three_members_one_may_be_killed(etcd_binary: str, tmp_path: Pa
     finally:
         for member in members:
             member.kill()
+
+
+async def count_up(store: EtcdStore, key: str, ends: float) -> tuple[int, int]:
+    """Add one to a number for as long as there is time; the last that is known to be written, and what went wrong."""
+    known, unsure, failed = 0, False, 0
+    while time.monotonic() < ends or unsure:
+        try:
+            entry = await store.get(key)
+            found = int(entry.value) if entry else 0
+            assert found == known or (unsure and found == known + 1), f"{key}: {found} after {known} was written"
+            known, unsure = found, True
+            await store.put(key, str(found + 1).encode(), if_revision=entry.revision if entry else 0)
+            known, unsure = found + 1, False
+        except StaleRevision:
+            raise AssertionError(f"nobody else writes {key}") from None
+        except RetryableError:
+            failed += 1
+    return known, failed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+async def test_whatever_happens_to_etcd_nothing_that_was_written_is_lost_and_watchers_end_up_right(
+    seed: int, etcd: Etcd
+) -> None:
+    chance, ends = random.Random(seed), time.monotonic() + 40
+    where = address(etcd)
+    async with store_at(where) as store, store_at(where) as watching:
+        held: dict[str, bytes | None] = {}
+        wake = asyncio.Event()
+        following = asyncio.ensure_future(collect(watching, "n/", held, wake))
+        counting = [asyncio.ensure_future(count_up(store, f"n/{number}", ends)) for number in range(5)]
+        while time.monotonic() < ends - 10:
+            await asyncio.sleep(chance.uniform(0.5, 2))
+            match chance.choice(("kill", "end", "pause", "compact")):
+                case "kill":
+                    etcd.kill()
+                    await asyncio.sleep(chance.uniform(0, 3))
+                    await asyncio.to_thread(etcd.start)
+                case "end":
+                    etcd.kill(signal.SIGTERM)
+                    await asyncio.to_thread(etcd.start)
+                case "pause":
+                    etcd.pause()
+                    await asyncio.sleep(chance.uniform(0, 4))
+                    etcd.resume()
+                case "compact":
+                    with suppress(grpc.aio.AioRpcError, RetryableError):
+                        await compact(etcd, (await store.list("n/")).revision)
+        results = await asyncio.gather(*counting)
+        assert sum(known for known, _ in results) > 1000
+        assert sum(failed for _, failed in results) > 0, "etcd was never away"
+        wanted = {f"n/{number}": str(known).encode() for number, (known, _) in enumerate(results)}
+        await until(held, wanted, wake)
+        following.cancel()
+        await asyncio.wait([following])
