@@ -167,10 +167,17 @@ class _Sorting:
         ready = sum(fact.phase is Phase.READY for fact in kept)
         serving = [self._stay(fact, model, wish) for fact in others[: max(0, count - ready)]]
         for fact in others[max(0, count - ready) :]:
-            needed = count or (model.name, fact.node) in self._found.drafting
-            self._stop(fact, self._old_reason(fact) if needed else wish.reason)
+            self._stop_other(model, wish, fact)
         for ordinal in range(len(kept), count):
             self._claim(model, wish, ordinal, serving)
+
+    def _stop_other(self, model: ModelSpec, wish: Wish, fact: ReplicaFact) -> None:
+        """An outdated one. A companion whose node takes nothing new stays for as long as its primaries do."""
+        needed = (model.name, fact.node) in self._found.drafting
+        if needed and (fact.node in self._observed.cordons or fact.node in self._observed.unreachable):
+            self._stay(fact, model, wish, companion=True)
+        else:
+            self._stop(fact, self._old_reason(fact) if wish.count or needed else wish.reason)
 
     def _surplus(self, model: ModelSpec, wish: Wish, surplus: Sequence[ReplicaFact]) -> None:
         """More than are wished: a companion may be needed; that is seen when its primaries are placed."""

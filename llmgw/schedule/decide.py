@@ -304,7 +304,11 @@ class _Pass:
         self._nodes.settle(place, spot.way.model)
         self._nodes.changed(place)
         self._filters.will_fetch(spot.profile, place.name)
+        if spot.draft is not None:
+            self._nodes.settle(place, spot.draft.model)
         if spot.profile.draft_model is not None:
+            for one in place.staying:
+                one.needed |= one.fact.model == spot.profile.draft_model
             self._sorted.drafting.add((spot.profile.draft_model, place.name))
             self._placement.draft_for[spot.profile.draft_model, place.name] = True
 
@@ -356,6 +360,7 @@ class _Pass:
         draft = self._placement.draft(name, place.name)
         if draft is not None and place.room.fits(draft.costs):
             place.room.take(draft.costs)
+            self._nodes.settle(place, draft.model)
             self._launch_draft(draft, place, primaries[0].model.name)
         else:
             self._plan.wait(name, FREEING)

@@ -127,6 +127,8 @@ class Evictions:
         gone = {one.model.name for one in evicted} - {one.model.name for one in place.staying if one not in evicted}
         if place.rivals(want.model, leaving=False) - gone:
             return None  # one of its group stays, or was promised its place: pinned overrides budgets, not groups
+        if spot.draft is not None and place.rivals(spot.draft.model, leaving=False) - gone:
+            return None
         if want.pinned and not self._within_capacity(room, spot.all_costs, evicted):
             return None
         return evicted

@@ -31,13 +31,14 @@ class Resident:
     priority: int
     outdated: bool = False  #: serves until a current one is ready
     exclusive: bool = False  #: has its devices for itself
+    needed: bool = False  #: to draft for one that waits for it
     companion: bool = False  #: here only to draft for others
     draft: "Resident | None" = None
     settles_at: Wall | None = None  #: when it will have been there long enough to give way to an equal
 
     @property
     def forced(self) -> bool:
-        return self.pinned or self.busy or self.wish.held
+        return self.pinned or self.busy or self.wish.held or self.needed
 
     def item(self) -> Item:
         return Item(
@@ -45,7 +46,7 @@ class Resident:
             costs=self.costs,
             priority=self.priority,
             pinned=self.pinned,
-            active=self.busy or self.wish.held,
+            active=self.busy or self.wish.held or self.needed,
             yields=self.yields,
             last_used=self.last_used,
             model=self.fact.model,

@@ -255,7 +255,7 @@ class Placement:
             timing=timing, draft=fit.draft,
         )  # fmt: skip
         if fit.draft is not None:
-            if place.rivals(fit.draft.model, leaving=not soon):
+            if place.rivals(fit.draft.model, leaving=not soon) or set(fit.draft.model.groups) & set(way.model.groups):
                 return None
             fits = place.room.fits_soon if soon else place.room.fits
             if not fits(spot.all_costs, pinned=want.pinned):

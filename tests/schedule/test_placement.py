@@ -750,3 +750,34 @@ def test_one_replica_of_a_group_gone_is_not_enough_while_another_stays() -> None
     fleet.runs(model, "a")
     fleet.has(cpu_model("pin", groups=("one",), pinned=True), 1)
     assert fleet.plan().is_empty
+
+
+def test_a_companion_counts_for_its_groups_as_soon_as_it_is_planned() -> None:
+    fleet = Fleet(node("b", host=32))
+    fleet.has(cpu_model("draft", scaling=ScalingSpec(min=0, max=0), groups=("one",)), 2)
+    fleet.has(cpu_model("main", draft_model=ModelName("draft"), priority=1), 8)
+    fleet.has(cpu_model("rival", groups=("one",)), 1)
+    plan = fleet.plan()
+    assert where(plan) == {"draft": ["b"]}
+    assert refusals(plan, "rival")["b"].reason is Reason.GROUP
+
+
+def test_a_companion_that_its_primary_waits_for_gives_way_to_nobody_lesser() -> None:
+    fleet = Fleet(node("b", host=10))
+    draft = fleet.has(cpu_model("draft", scaling=ON_DEMAND), 2)
+    fleet.has(cpu_model("main", draft_model=ModelName("draft"), pinned=True), 8)
+    fleet.runs(draft, "b", id="d", phase=Phase.STARTING)
+    fleet.asked(draft, 500, used=400)
+    fleet.has(cpu_model("low", priority=5), 2)
+    plan = fleet.plan()
+    assert plan.is_empty
+    assert plan.waiting["main"] == "waiting for its draft draft"
+
+
+def test_an_outdated_companion_stays_where_nothing_new_may_go() -> None:
+    fleet, primary, draft = drafted()
+    del fleet.nodes[NodeName("a")]
+    fleet.fields["cordons"] = {NodeName("b"): Cordon(at=NOW.wall, by="ann")}
+    fleet.runs(draft, "b", id="d", spec="old")
+    fleet.runs(primary, "b", id="p")
+    assert fleet.plan().is_empty
