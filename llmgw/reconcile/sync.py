@@ -87,7 +87,8 @@ class CatalogSync:
             if self._unwritten != str(error):
                 log.error("catalog_not_applied", error=str(error))
             self._unwritten = str(error)
-            self._live.reject(None, error=f"cannot be put in force yet: {error}", now=self._clock.now())
+            why = f"cannot write the state directory: {error}" if isinstance(error, OSError) else str(error)
+            self._live.reject(None, error=f"cannot be put in force yet: {why}", now=self._clock.now())
         except Exception as error:  # our own fault must not be the catalog's author's means to end what serves
             log.exception("catalog_not_taken")
             text = f"llmgw failed at this revision: {type(error).__name__}: {error}; the log has more"

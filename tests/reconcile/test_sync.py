@@ -73,7 +73,9 @@ async def test_a_full_disk_changes_nothing_and_is_tried_again(tmp_path: Path) ->
         (catalog / "c.yaml").write_text(cluster("two"))
         await eventually(lambda: live.state().error, "the trouble told")
         assert live.current is first, "what is in force stays, whole"
-        assert "state directory" in (live.state().error or "")
+        assert f"cannot be put in force yet: cannot keep catalog/applied, catalog/history/00000002 in {disk}" in (
+            live.state().error or ""
+        )
         assert not running.done()
 
         disk.unlink()
