@@ -24,6 +24,9 @@ THRASH = 8
 """Evictions of one model within a minute that nothing in a world explains: requests come every few seconds at most,
 and what was loaded for one is to serve it first."""
 
+RESTLESS = 25
+"""Launches of one model within a minute that nothing in a world explains: three replicas, and back-offs of seconds."""
+
 T = TypeVar("T")
 
 
@@ -41,6 +44,7 @@ class Checks:
     decisions: int = 0
     busy_passes: list[float] = field(default_factory=list)  #: when plans were not empty
     evicted: dict[ModelName, list[float]] = field(default_factory=dict)  #: when, in the last minute
+    launched: dict[ModelName, list[float]] = field(default_factory=dict)
 
     def decided(self, known: Known, thought: Thought, now: Instant) -> None:
         """Raises Violation with all that is wrong."""
@@ -62,6 +66,11 @@ class Checks:
                 self.evicted[stop.model] = [*lately, now.mono]
                 if len(lately) >= THRASH:
                     yield f"{stop.model} was evicted {len(lately) + 1} times within a minute"
+        for launch in thought.plan.launches:
+            lately = [at for at in self.launched.get(launch.model, ()) if at > now.mono - 60]
+            self.launched[launch.model] = [*lately, now.mono]
+            if len(lately) >= RESTLESS:
+                yield f"{launch.model} was launched {len(lately) + 1} times within a minute"
 
 
 def faults_of(known: Known, thought: Thought, now: Instant) -> Iterator[str]:

@@ -34,7 +34,7 @@ from llmgw.schedule.think import Known, Thought
 from llmgw.store.values import Applied
 from llmgw.testing.world_clock import Agenda
 from llmgw.testing.world_gateway import SimGateway
-from llmgw.testing.world_node import SimNode, placing
+from llmgw.testing.world_node import SimNode
 from llmgw.testing.world_tally import Tally
 from llmgw.testing.world_values import Rules
 from llmgw.units import Bytes, Instant, Wall
@@ -200,7 +200,7 @@ class SimController:
         """A decision counts before its agent has acted on it, as `reconcile.observe` has it."""
         replicas = dict(reported)
         for assigned in self.assignments.values():
-            fact = reported.get(assigned.replica) or placing(assigned, now.wall)
+            fact = reported.get(assigned.replica) or assigned.placing(now.wall)
             leaving = assigned.want is Want.STOP and not fact.kept_serving
             if leaving and fact.phase in (Phase.PLACING, Phase.FETCHING, Phase.STARTING, Phase.READY):
                 fact = replace(fact, phase=Phase.DRAINING)

@@ -131,7 +131,7 @@ class SimReplica:
         phase, peak, taken = self._life.phase, self.peak, self.taken
         devices = bool(self.assignment.devices)
         return replace(
-            placing(self.assignment, self._life.since),
+            self.assignment.placing(self._life.since),
             phase=phase,
             url=f"http://{self.assignment.node}/{self.id}" if taken else None,
             resident=taken.host if taken else None,
@@ -427,27 +427,6 @@ class SimNode:
         self.up = True
         for known in tuple(self.replicas.values()):
             known.found_lost()
-
-
-def placing(given: Assignment, since: Wall) -> ReplicaFact:
-    """What an assignment alone tells of its replica."""
-    return ReplicaFact(
-        id=given.replica,
-        model=given.model,
-        profile=given.profile.name,
-        engine=given.profile.engine,
-        node=given.node,
-        spec=given.spec,
-        revision=given.revision,
-        phase=Phase.PLACING,
-        since=since,
-        level=given.level,
-        launched=given.launched,
-        devices=given.devices,
-        exclusive=given.profile.exclusive,
-        draft=given.profile.draft_model,
-        footprint=given.footprint,
-    )
 
 
 def share(taken: Footprint, devices: Iterable[str], uuid: str) -> int:
