@@ -106,6 +106,15 @@ class StateDir:
         remedy = "end the engines with `llmgw down`, and remove it to have a new one made"
         return self._made_once("secret", lambda: secrets.token_hex(32), 0o600, remedy).encode()
 
+    def keep_secret(self, secret: bytes) -> None:
+        """One that was given by another: `llmgw down` and `llmgw bench` need it too. Raises StateDirError."""
+        path = self.root / "secret"
+        try:
+            if not path.exists() or path.read_bytes().strip() != secret:
+                write_atomic(path, secret + b"\n", mode=0o600)
+        except OSError as error:
+            raise StateDirError(f"cannot use {path}: {error.strerror}") from error
+
     def _made_once(self, name: str, make: Callable[[], str], mode: int, remedy: str) -> str:
         path = self.root / name
         try:

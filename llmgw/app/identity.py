@@ -80,6 +80,7 @@ async def join(store: Store, state: StateDir, secret: bytes, clock: Clock, *, fo
             "this is not the secret of the cluster in that store: copy `secret` from the state directory of its first "
             "controller, and name the copy with --secret-file"
         )
+    state.keep_secret(secret)
     known = state.cluster_id() if _cached(state).exists() else state.adopt_cluster(identity.id)
     if known != identity.id:
         raise StateDirError(

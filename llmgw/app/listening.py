@@ -1,7 +1,9 @@
 """Addresses that a process listens on, and the server of its admin API."""
 
 import contextlib
+import os
 import socket
+from collections.abc import Sequence
 from typing import Any, Final
 
 import uvicorn
@@ -59,3 +61,36 @@ def cannot_listen(listen: Listen, flag: str, error: Exception) -> TerminalError:
 
 def url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+INHERITED: Final = "LLMGW_LISTENING"
+"""The descriptor of a listening socket, from the program that this process ran before."""
+
+
+def keep_listening(descriptors: Sequence[int]) -> int | None:
+    """A copy of the one descriptor, for the program that this process runs next: who connects meanwhile waits.
+
+    None where there are several: that program binds anew.
+    """
+    return os.dup(descriptors[0]) if len(descriptors) == 1 else None
+
+
+def inherited(listen: Listen) -> socket.socket | None:
+    """The socket that an earlier program listened on in this process, if it is the one that is asked for now."""
+    told = os.environ.pop(INHERITED, "")
+    if not told.isdecimal():
+        return None
+    try:
+        found = socket.socket(fileno=int(told))
+    except OSError:
+        return None
+    found.set_inheritable(False)  # no engine's business
+    try:
+        host, port = found.getsockname()[:2]
+        wanted = {where[0] for *_, where in socket.getaddrinfo(*listen, type=socket.SOCK_STREAM)}
+        if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and host in wanted and listen[1] in (0, port):
+            return found
+    except (*NO_ADDRESS, ValueError):
+        pass
+    found.close()
+    return None

@@ -7,14 +7,23 @@ import shlex
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from starlette.types import ASGIApp
 
 from llmgw.agent.loop import Agent
 from llmgw.agent.process import self_identity
 from llmgw.app.ending import LastResort, OnExit, Say, Signals, ended_by, undeterred, unless
-from llmgw.app.listening import NO_ADDRESS, AdminServer, Listen, cannot_listen, url
+from llmgw.app.listening import (
+    INHERITED,
+    NO_ADDRESS,
+    AdminServer,
+    Listen,
+    cannot_listen,
+    inherited,
+    keep_listening,
+    url,
+)
 from llmgw.gateway.server import Gateway
 from llmgw.statedir import AdminAddress, StateDir, StateLock, write_atomic
 from llmgw.store.api import Store
@@ -68,12 +77,20 @@ def run_process(state: StateDir, build: Build, *, on_exit: OnExit | None, say: S
         leaving.callback(force.cancel)
         runner = leaving.enter_context(asyncio.Runner(loop_factory=_loop_factory()))
         try:
-            anew = runner.run(_run(state, build, on_exit, say))
+            after = runner.run(_run(state, build, on_exit, say))
         finally:
             force.start(sys.exception())
-    if anew:
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    if after is not None:
+        _begin_anew(after)
     return 0
+
+
+def _begin_anew(after: "_Anew") -> NoReturn:
+    """Under the same process id, so that whoever supervises us notices nothing."""
+    if after.listening is not None:
+        os.set_inheritable(after.listening, True)
+        os.environ[INHERITED] = str(after.listening)
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -84,14 +101,24 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _run(state: StateDir, build: Build, on_exit: OnExit | None, say: Say) -> bool:
-    """True: to be started anew."""
+@dataclass(frozen=True, slots=True)
+class _Anew:
+    """The program begins anew. `listening`: the descriptor that it goes on to listen on."""
+
+    listening: int | None = None
+
+
+async def _run(state: StateDir, build: Build, on_exit: OnExit | None, say: Say) -> _Anew | None:
+    """None: to end."""
+    listening: int | None = None
     signals = Signals(on_exit, say)
     with signals.installed():
         parts = await _built(build, signals)
         if parts is not None:
-            await _Running(parts, state, signals, say).run()
-    return signals.restart
+            running = _Running(parts, state, signals, say)
+            await running.run()
+            listening = running.listening
+    return _Anew(listening) if signals.restart else None
 
 
 async def _built(build: Build, signals: Signals) -> Parts | None:
@@ -115,6 +142,7 @@ class _Running:
         self._state = state
         self._signals = signals
         self._say = say
+        self.listening: int | None = None  #: kept for the program that begins anew
 
     async def run(self) -> None:
         """Until a signal. Raises LlmgwError for what cannot be had at start, or for what failed meanwhile."""
@@ -160,7 +188,7 @@ class _Running:
         parts = self._parts
         if parts.gateway is not None:
             try:
-                await parts.gateway.start(*parts.listen)
+                await parts.gateway.start(*parts.listen, on=inherited(parts.listen))
             except NO_ADDRESS as error:
                 raise cannot_listen(parts.listen, "--listen", error) from error
         admin = AdminServer(parts.api, parts.admin)
@@ -171,6 +199,8 @@ class _Running:
         """Let open requests end, then stop the engines, or keep them and say so."""
         at_once, parts = self._signals.at_once, self._parts
         if parts.gateway is not None:
+            if self._signals.restart:
+                self.listening = keep_listening(parts.gateway.listening())
             await unless(at_once, parts.gateway.close(drain=GATEWAY_DRAIN))
         if parts.agent is not None:
             await self._leave_engines(parts.agent)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from llmgw.cli.options import State, state_root
-from llmgw.errors import LlmgwError, UsageError
+from llmgw.errors import LlmgwError, TerminalError, UsageError
 
 if TYPE_CHECKING:
     from llmgw.cli.chat import Conversation, GatewayClient
+    from llmgw.cli.client import AdminClient
 
 LONGEST: Final = 8 * 1024 * 1024  #: characters of a prompt that are read from a pipe
 
@@ -82,9 +83,20 @@ def _connect(state: Path, gateway: str | None) -> "tuple[GatewayClient, Callable
         return client, lambda model: _state_at(client, model)
     admin = connect(state, None)
     found = StateDir(state).read_admin()
-    url = found.gateway if found is not None else admin.url
+    url = (found.gateway if found is not None else admin.url) or _of_fleet(admin)
     client = GatewayClient(url=_local(url), hint=admin.hint)
     return client, lambda model: _state_by(admin.get, model)
+
+
+def _of_fleet(admin: "AdminClient") -> str:
+    """A gateway's URL, where the daemon is a controller. Raises TerminalError."""
+    from llmgw.admin.members import MembersOutput
+
+    members = admin.get("members", MembersOutput).members
+    found = next((row.serves for row in members if row.serves), None)
+    if found is None:
+        raise TerminalError("no gateway of the fleet lives: start one, or name one with --gateway")
+    return found
 
 
 def _local(url: str) -> str:

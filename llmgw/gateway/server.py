@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+import socket
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -30,6 +31,8 @@ from llmgw.tasks import Tasks
 
 BACKLOG: Final = 1024
 """Connections that the kernel completes before they are accepted."""
+PATIENCE: Final = 5.0
+"""Seconds that clients of a gateway that begins anew wait for it to know a catalog."""
 _PREFLIGHT: Final = b"Access-Control-Allow-Methods: GET, POST\r\nAccess-Control-Allow-Headers: *, Authorization\r\n"
 _DEFAULTS: Final = GatewaySettings()
 _LIMITS: Final = Limits()
@@ -58,6 +61,7 @@ class Gateway:
         self._tasks = Tasks()
         self._connections: set[ClientConnection] = set()
         self._empty = asyncio.Event()
+        self._known = asyncio.Event()  #: a catalog is in force
         self._buffers = Buffers(limits.bodies)
         self._server: asyncio.Server | None = None
         self._relay: Relay | None = None
@@ -65,15 +69,19 @@ class Gateway:
         self._asking: Asking | None = None
         self._models: bytes | None = None  #: GET /v1/models, of the table in force
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen and serve. Raises OSError when the address cannot be had; then nothing was started."""
+    async def start(self, host: str, port: int, *, on: socket.socket | None = None) -> None:
+        """Listen and serve, on a socket that listens already where there is one.
+
+        Raises OSError when the address cannot be had; then nothing was started.
+        """
         loop = asyncio.get_running_loop()
         descriptors.raise_limit()
 
         def connection() -> ClientConnection:
             return ClientConnection(self, loop, self._limits, self._max_body, self._buffers)
 
-        self._server = await loop.create_server(connection, host, port, backlog=BACKLOG, start_serving=False)
+        where: dict[str, Any] = {"host": host, "port": port} if on is None else {"sock": on}
+        self._server = await loop.create_server(connection, **where, backlog=BACKLOG, start_serving=False)
         usage = UsageReport(
             self._own, self._clock, self._name, lambda: relay.targets.values(), lambda: relay.admission.queues
         )
@@ -85,7 +93,18 @@ class Gateway:
         self._tasks.start(usage.run(), "gateway usage", essential=True)
         self._tasks.start(asking.run(), "gateway asks", essential=True)
         self._tasks.start(self._sweep(), "gateway sweep", essential=True)
-        await self._server.start_serving()
+        if on is None:
+            await self._server.start_serving()
+        else:
+            self._tasks.start(self._serve_once_informed(), "gateway opening", essential=True)
+
+    async def _serve_once_informed(self) -> None:
+        """Who connects to a socket that has listened all along waits until we know what there is."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                await self._known.wait()
+        if self._server is not None:
+            await self._server.start_serving()
 
     @property
     def address(self) -> tuple[str, int]:
@@ -94,10 +113,14 @@ class Gateway:
         host, port, *_ = self._server.sockets[0].getsockname()
         return host, port
 
+    def listening(self) -> Sequence[int]:
+        """Descriptors of the sockets that it listens on."""
+        return () if self._server is None else [each.fileno() for each in self._server.sockets]
+
     @property
     def informed(self) -> bool:
         """Whether it knows a catalog."""
-        return self._relay is not None and self._relay.table.applied is not None
+        return self._known.is_set()
 
     async def wait(self) -> None:
         """Until a part of it that it cannot do without fails: raises what that raised."""
@@ -147,6 +170,8 @@ class Gateway:
         assert self._usage is not None
         assert self._asking is not None
         self._models = None
+        if table.applied is not None:
+            self._known.set()
         self._asking.forget(table.models)
         withdrawn = self._relay.apply(table, self._secret)
         self._usage.seen(revision, urgent=urgent or withdrawn)

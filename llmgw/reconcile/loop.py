@@ -18,6 +18,7 @@ from llmgw.ids import ModelName, NodeName, SpecDigest
 from llmgw.plan import ModelState, ModelStatus
 from llmgw.reconcile import dispatch, measured, status
 from llmgw.reconcile.decoded import Decoded
+from llmgw.reconcile.forgetting import forget_nodes
 from llmgw.reconcile.liveness import Liveness
 from llmgw.reconcile.meters import Meters
 from llmgw.reconcile.observe import Seen, observe
@@ -118,6 +119,7 @@ class Controller:
         thought = think(known, now, decider=self._decider)
         await self._remember(known, thought, now)
         await dispatch.apply(self._store, thought.plan, seen, catalog, now, self._record)
+        await forget_nodes(self._store, seen, now, self._record)
         self.meters.did(thought)
         told = thought.statuses
         await dispatch.write_statuses(self._store, told)

@@ -163,7 +163,9 @@ def post(gateway: Process, model: str, *, timeout: float = 60, max_tokens: int =
 class Load:
     """Requests through gateways, one after another from each of some threads, until told to stop."""
 
-    def __init__(self, gateways: Iterable[Process], model: str, threads: int = 2) -> None:
+    def __init__(self, gateways: Iterable[Process], model: str, threads: int = 2, *, kept: bool = True) -> None:
+        """`kept`: over connections that are kept; else over a new one each."""
+        self._kept = kept
         self.answers: Counter[object] = Counter()
         self._done = threading.Event()
         urls = [gateway.address["gateway"] for gateway in gateways]
@@ -176,7 +178,8 @@ class Load:
             while not self._done.is_set():
                 try:
                     body = {"model": model, "max_tokens": 4, "messages": MESSAGES}
-                    answer = client.post("/v1/chat/completions", json=body)
+                    headers = {} if self._kept else {"connection": "close"}
+                    answer = client.post("/v1/chat/completions", json=body, headers=headers)
                     self.answers[answer.status_code if answer.status_code == 200 else answer.text] += 1
                 except httpx.HTTPError as error:
                     self.answers[repr(error)] += 1

@@ -183,11 +183,14 @@ def test_restart_has_every_process_begin_anew_while_engines_serve(tmp_path: Path
     with running(tmp_path / "fleet", repo.path, etcd) as fleet:
         controller, _other = fleet.controller("c1"), fleet.controller("c2")
         fleet.agent("n1")
-        fleet.gateway("g1")
+        gateway = fleet.gateway("g1")
         ready(controller, "a")
+        eventually(lambda: post(gateway, "a").status_code == 200, what="an answer")
         engines, before = pids(controller), controller.seen("members")["members"]
-        done = run_cli("restart", "--state", str(controller.state), "--json")
+        with Load([gateway], "a", kept=False) as load:
+            done = run_cli("restart", "--state", str(controller.state), "--json")
         assert done.returncode == 0, done.stderr
+        assert set(load.answers) == {200}, load.answers
         after = controller.seen("members")["members"]
         assert {row["instance"] for row in before} & {row["instance"] for row in after} == set()
         assert {row["pid"] for row in before} == {row["pid"] for row in after}, "each in its place"
@@ -257,3 +260,18 @@ def test_who_does_not_belong_to_the_cluster_is_told_why(tmp_path: Path, etcd: Et
         twice = refused("--secret-file", secret, "--node", "n1", home="twice")
         assert "another agent named n1 runs on" in twice
         assert "give this one another name" in twice
+
+
+def test_a_gateway_that_died_holds_no_drain_up(tmp_path: Path, etcd: Etcd) -> None:
+    repo = catalog(tmp_path, a=command("a"), b=command("b"))
+    with running(tmp_path / "fleet", repo.path, etcd) as fleet:
+        controller = fleet.controller("c1")
+        fleet.agent("n1")
+        dead, gateway = fleet.gateway("g1"), fleet.gateway("g2")
+        ready(controller, "a", "b")
+        eventually(lambda: post(dead, "b").status_code == 200, what="an answer")
+        dead.kill()
+        repo.commit({"b.yaml": None})
+        eventually(lambda: len(pids(controller)) == 1, within=30, what="the engine of b gone, without the dead's word")
+        assert post(gateway, "a").status_code == 200
+        assert "g1" not in controller.cli("status")
