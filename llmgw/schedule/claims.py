@@ -114,6 +114,7 @@ class _Sorting:
 
     def run(self) -> Sorted:
         found, live = self._found, self._live()
+        self._drafts |= {fact.draft for facts in live.values() for fact in facts if fact.draft is not None}
         for name in live.keys() - self._catalog.models.keys():
             for fact in live[name]:
                 self._stop(fact, Reason.REMOVED)

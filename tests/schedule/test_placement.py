@@ -781,3 +781,13 @@ def test_an_outdated_companion_stays_where_nothing_new_may_go() -> None:
     fleet.runs(draft, "b", id="d", spec="old")
     fleet.runs(primary, "b", id="p")
     assert fleet.plan().is_empty
+
+
+def test_the_companion_of_an_outdated_primary_stays_though_the_catalog_drafts_no_more() -> None:
+    fleet, primary, draft = drafted()
+    fleet.runs(draft, "b", id="d")
+    fleet.runs(primary, "b", id="p")
+    plain = replace(primary.profiles[0], draft_model=None)
+    placed = PlacementSpec(pools=("none",))  # so that it cannot be replaced, and goes on as it was
+    fleet.has(replace(primary, profiles=(plain,), placement=placed), 8)
+    assert fleet.plan().stops == ()
