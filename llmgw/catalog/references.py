@@ -125,6 +125,15 @@ def _drafts(names: _Names) -> Iterator[Problem]:
                 yield document.problem(
                     at, f"{quoted(wanted)} has a draft of its own ({where}): one that drafts has none"
                 )
+            elif wanted in names.models and (shared := _groups(document) & _groups(names.models[wanted])):
+                yield document.problem(
+                    at,
+                    f"{quoted(wanted)} shares the group {quoted(min(shared))}: they could never run beside each other",
+                )
+
+
+def _groups(document: Document) -> set[str]:
+    return {group for group in as_list(as_mapping(document.value).get("groups")) if isinstance(group, str)}
 
 
 def _draft_blocks(document: Document) -> Iterator[tuple[Path, Mapping[str, Any]]]:

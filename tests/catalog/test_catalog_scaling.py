@@ -266,6 +266,8 @@ def test_a_model_that_drafts_is_another_and_has_no_draft_itself() -> None:
         "c.yaml": model("c", profile="draft: {model: d}"),
         "d.yaml": model("d", profile="draft: {model: small}"),
         "e.yaml": model("e", profile="degraded: {draft: {model: nine}}"),
+        "f.yaml": model("f", profile="draft: {model: paired}", extra="groups: [pair, other]\n"),
+        "paired.yaml": model("paired", extra="groups: [pair]\n"),
         "small.yaml": model("small"),
     }
     assert texts(files) == [
@@ -273,6 +275,8 @@ def test_a_model_that_drafts_is_another_and_has_no_draft_itself() -> None:
         "b.yaml:8:20: $.profiles[0].draft.model: no model 'smal'; did you mean 'small'?",
         "c.yaml:8:20: $.profiles[0].draft.model: 'd' has a draft of its own (d.yaml:8:5): one that drafts has none",
         "e.yaml:8:31: $.profiles[0].degraded.draft.model: no model 'nine'",
+        "f.yaml:8:20: $.profiles[0].draft.model: 'paired' shares the group 'pair': they could never run beside each "
+        "other",
     ]
 
 
