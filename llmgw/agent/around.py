@@ -1,12 +1,11 @@
 """What all replicas of a node share."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-import httpx
-
+from llmgw.agent.cgroups import Counts
 from llmgw.agent.ports import Ports
 from llmgw.agent.timing import Timing
 from llmgw.agent.traffic import Traffic
@@ -50,11 +49,11 @@ class Around:
     host: str  #: that engines listen on
     grace: float  #: seconds between SIGTERM and SIGKILL
     ports: Ports
-    client: httpx.AsyncClient
     traffic: Traffic
     changed: Callable[[], None]  #: something that the report tells is different now
     timing: Timing = Timing()
     log_size: Bytes = LOG_SIZE
+    counts: Counts = field(default_factory=Counts)
     devices: Callable[[], Sequence[DeviceFact]] = tuple  #: as they were when last looked at
 
     def tell(self, replica: ReplicaId, reason: str, message: str) -> None:

@@ -19,6 +19,9 @@ _SETTLED: Final = 3.0
 """Seconds that a count must be old to be compared with: the kernel counts first, and a large process takes a while to
 die."""
 
+_FRESH: Final = 0.5  #: seconds that a count read for one replica does for the others
+_MANY: Final = 2_000  #: memberships remembered
+
 
 def membership(pid: int | str = "self", *, proc: Path = _PROC) -> str:
     """/proc/PID/cgroup, or nothing."""
@@ -60,12 +63,32 @@ def oom_kills(member: str, *, root: Path = CGROUPS, proc: Path = _PROC) -> dict[
     return found
 
 
+class Counts:
+    """How often the kernel has killed, by membership: read once for all replicas that look at about the same time."""
+
+    def __init__(self, *, root: Path = CGROUPS, proc: Path = _PROC) -> None:
+        self.proc = proc
+        self._root = root
+        self._read: dict[str, tuple[Mono, dict[str, int]]] = {}
+
+    def of(self, member: str, now: Mono) -> Mapping[str, int]:
+        """As they were a moment ago at most."""
+        known = self._read.get(member)
+        if known is None or not 0 <= now - known[0] < _FRESH:
+            if len(self._read) > _MANY:  # groups come and go
+                self._read.clear()
+            known = self._read[member] = now, self.just_now(member)
+        return known[1]
+
+    def just_now(self, member: str) -> dict[str, int]:
+        return oom_kills(member, root=self._root, proc=self.proc)
+
+
 class OomKills:
     """Whether the kernel killed one of a replica's processes, or one of their group, of late."""
 
-    def __init__(self, *, root: Path = CGROUPS, proc: Path = _PROC) -> None:
-        self._root = root
-        self._proc = proc
+    def __init__(self, counts: Counts) -> None:
+        self._counts = counts
         self._members: set[str] = set()
         self._old: Mapping[str, int] = {}
         self._new: dict[str, int] = {}
@@ -73,8 +96,10 @@ class OomKills:
 
     def look(self, pids: Collection[int | str], now: Mono) -> None:
         """While they live: note their groups and the counts. Some file reads."""
-        self._members |= {member for pid in pids if (member := membership(pid, proc=self._proc))}
-        counts = self._read()
+        self._members |= {member for pid in pids if (member := membership(pid, proc=self._counts.proc))}
+        counts: dict[str, int] = {}
+        for member in self._members:
+            counts |= self._counts.of(member, now)
         if now - self._at >= _SETTLED:
             self._old, self._new, self._at = {**counts, **self._new}, counts, now
         else:
@@ -83,13 +108,10 @@ class OomKills:
     def grown(self) -> str | None:
         """The group that counted a kill since the last look that is old enough, or None."""
         base = {**self._new, **self._old}
-        return next((group for group, count in self._read().items() if count > base.get(group, count)), None)
-
-    def _read(self) -> dict[str, int]:
         found: dict[str, int] = {}
         for member in self._members:
-            found |= oom_kills(member, root=self._root, proc=self._proc)
-        return found
+            found |= self._counts.just_now(member)
+        return next((group for group, count in found.items() if count > base.get(group, count)), None)
 
 
 def _hierarchies(root: Path, member: str) -> Iterator[tuple[Path, str, int]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from llmgw.agent.process import Identity, Stat, has_mark, identity_of, is_alive, processes, send
+from llmgw.agent.process import Identity, Stat, Table, has_mark, identity_of, is_alive, send
 from llmgw.units import Mono
 
 GRACE: Final = 10.0  #: seconds between SIGTERM and SIGKILL
@@ -31,25 +31,20 @@ class Target:
     leader: Identity | None
 
 
-def find(target: Target, table: Iterable[Stat] | None = None, *, read_marks: bool = True) -> dict[Identity, Stat]:
+def find(target: Target, table: Table | None = None, *, read_marks: bool = True) -> dict[Identity, Stat]:
     """Every live process that is proven the target's, ourselves excepted.
 
     Without `read_marks` cheaper, and blind to what left the leader's session and lost its parent.
     """
-    stats = {stat.pid: stat for stat in (processes() if table is None else table) if stat.pid != os.getpid()}
+    table = table or Table.read()
     leader = target.leader
-    proven = {pid for pid in stats if has_mark(pid, target.mark)} if read_marks else set()
+    proven = {pid for pid in table.stats if has_mark(pid, target.mark)} if read_marks else set()
     if leader is not None:
-        kin = {pid for pid, stat in stats.items() if leader.pid in (stat.group, stat.session)}
+        kin = table.led_by(leader.pid)
         # With the leader gone its number may be another's: then only a marked member vouches for the rest.
-        if is_alive(leader) or proven & kin:
+        if table.has(leader) or proven & kin:
             proven |= kin
-    grown = True
-    while grown:
-        children = {pid for pid, stat in stats.items() if stat.parent in proven and pid not in proven}
-        proven |= children
-        grown = bool(children)
-    return {identity_of(stats[pid]): stats[pid] for pid in proven}
+    return {identity_of(table.stats[pid]): table.stats[pid] for pid in table.with_children(proven)}
 
 
 def leader_of(mark: str) -> Identity | None:

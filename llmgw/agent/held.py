@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final
 
@@ -37,10 +37,10 @@ class Held:
         self._watch: Watch | None = None
         self._ending: Ending | None = None
         self._hasty = False
-        self._oom_kills = OomKills()
+        self._oom_kills = OomKills(around.counts)
         self.record: Record | None = None  #: None: no process was ever started
 
-    @property
+    @cached_property
     def log(self) -> Path:
         return records.log_file(self._around.state, self._assignment.replica)
 
@@ -56,7 +56,7 @@ class Held:
 
     def asker(self) -> Asker:
         assert self.record is not None, "there is an address once there is a process"
-        return Asker(self._around.client, self.record.url, engine_key(self._around.secret, self._assignment.replica))
+        return Asker(self.record.url, engine_key(self._around.secret, self._assignment.replica))
 
     def failure(self, kind: FailureKind, reason: str, *, quote: bool = False) -> Failure:
         """`quote`: with the log's last words."""

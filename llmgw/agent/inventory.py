@@ -12,7 +12,7 @@ import psutil
 
 from llmgw.agent import cgroups as groups
 from llmgw.agent.ending import Target, find
-from llmgw.agent.process import processes
+from llmgw.agent.process import Table
 from llmgw.facts import DiskFact, MemoryFact
 from llmgw.ids import ReplicaId
 from llmgw.units import Bytes
@@ -49,7 +49,7 @@ class Sample:
 
 def sample(cache_root: Path, targets: Mapping[ReplicaId, Target]) -> Sample:
     """A look at memory and disk: some milliseconds. Raises OSError when the cache's disk cannot be asked."""
-    table = tuple(processes()) if targets else ()
+    table = Table.read() if targets else None
     resident = {
         replica: _sum(resident_of(identity.pid) for identity in find(target, table, read_marks=False))
         for replica, target in targets.items()

@@ -13,7 +13,7 @@ from typing import Final
 from llmgw.agent import launch, logs, records, rotation
 from llmgw.agent.around import LOG_SIZE
 from llmgw.agent.ending import GRACE, Ending, Target, find, run_stop_command
-from llmgw.agent.process import Identity, is_alive, self_identity, send
+from llmgw.agent.process import Identity, Table, is_alive, self_identity, send
 from llmgw.agent.records import Record
 from llmgw.errors import StateDirError
 from llmgw.statedir import StateDir, StateLock
@@ -52,7 +52,8 @@ def end_replicas(state: StateDir, say: Say) -> int:
     for other in unreadable:
         say(f"left alone: {other.directory}: {other.why}")
     work = [_Work(record, Ending(_target(record))) for record in found]
-    running = [one for one in work if find(_target(one.record))]
+    table = Table.read()
+    running = [one for one in work if find(_target(one.record), table)]
     for one in work:
         if one in running:
             say(f"stopping {one.record.assignment.model} (pid {_pid(one.record)})")

@@ -1,33 +1,19 @@
 """Asking an engine: is it ready, how busy is it."""
 
-import asyncio
-import time
-from typing import Final
-
-import httpx
 import structlog
 
+from llmgw.agent import http
 from llmgw.catalog.spec import ProfileSpec
 from llmgw.engine.api import Engine, HttpRequest, Readiness
 from llmgw.facts import EngineLoad
 
 log = structlog.get_logger("llmgw.agent")
 
-_LARGEST: Final = 4 * 1024 * 1024  #: bytes of an answer that are read
-_STALE: Final = 1.0  #: seconds within which a kept connection shows that it was closed
-
-
-def make_client() -> httpx.AsyncClient:
-    """One for all engines. No proxy or certificate of the environment's: engines are plain HTTP, and near."""
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30)
-    return httpx.AsyncClient(trust_env=False, verify=False, limits=limits, follow_redirects=False)
-
 
 class Asker:
     """Sends one engine's requests, with its key."""
 
-    def __init__(self, client: httpx.AsyncClient, url: str, key: str) -> None:
-        self._client = client
+    def __init__(self, url: str, key: str) -> None:
         self._url = url
         self._headers = {"Authorization": f"Bearer {key}"}
 
@@ -36,28 +22,11 @@ class Asker:
         timeout = request.timeout if at_most is None else max(0.05, min(request.timeout, at_most))
         headers = {**self._headers, "Content-Type": "application/json"} if request.body is not None else self._headers
         try:
-            async with (
-                asyncio.timeout(timeout),
-                self._client.stream(
-                    request.method, self._url + request.path, content=request.body, headers=headers, timeout=timeout
-                ) as answer,
-            ):
-                body = bytearray()
-                async for chunk in answer.aiter_bytes():
-                    body += chunk
-                    if len(body) > _LARGEST:
-                        return None
-                return answer.status_code, bytes(body)
-        except (httpx.HTTPError, TimeoutError, httpx.InvalidURL):
+            return await http.ask(
+                request.method, self._url + request.path, headers=headers, body=request.body, timeout=timeout
+            )
+        except http.Unanswered:
             return None
-
-    async def ask_anew(self, request: HttpRequest, *, at_most: float | None = None) -> tuple[int, bytes] | None:
-        """As `ask`; once more where a kept connection turned out to have been closed by the engine meanwhile."""
-        began = time.monotonic()
-        answer = await self.ask(request, at_most=at_most)
-        if answer is None and time.monotonic() - began < _STALE:
-            return await self.ask(request, at_most=at_most)
-        return answer
 
     async def probe(self, engine: Engine, request: HttpRequest, *, at_most: float) -> tuple[Readiness, str]:
         """What the engine makes of the answer, and the answer in short. No answer: still loading."""
@@ -70,7 +39,7 @@ class Asker:
 
     async def check(self, engine: Engine, request: HttpRequest) -> tuple[Readiness | None, str]:
         """As `probe`, of an engine that was ready. None: no answer. One that its plugin cannot read is not READY."""
-        answer = await self.ask_anew(request)
+        answer = await self.ask(request)
         where = f"{request.method} {request.path}"
         if answer is None:
             return None, f"{where}: no answer"
@@ -87,7 +56,7 @@ class Asker:
             request = engine.load(profile)
             if request is None:
                 return None
-            answer = await self.ask_anew(request, at_most=at_most)
+            answer = await self.ask(request, at_most=at_most)
             load = None if answer is None else engine.read_load_of(profile, *answer)
             if load is not None and not isinstance(load, EngineLoad):
                 raise TypeError(f"read_load returned {load!r:.80}")

@@ -6,7 +6,7 @@ Linux reads /proc; elsewhere psutil answers, as well as it can.
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -133,6 +133,48 @@ def spent(pid: int) -> Spent:
         return Spent(cpu=(int(fields[11]) + int(fields[12])) / _ticks(), faults=int(fields[9]))
     except (OSError, ValueError, IndexError):
         return Spent()
+
+
+class Table:
+    """The process table at one moment, by number and by kinship: looked at for many replicas, read once."""
+
+    def __init__(self, stats: Iterable[Stat]) -> None:
+        self.stats: dict[int, Stat] = {}
+        self._led: dict[int, set[int]] = {}
+        self._children: dict[int, list[int]] = {}
+        ours = os.getpid()
+        for stat in stats:
+            if stat.pid == ours:  # never another's
+                continue
+            self.stats[stat.pid] = stat
+            self._led.setdefault(stat.group, set()).add(stat.pid)
+            if stat.session != stat.group:
+                self._led.setdefault(stat.session, set()).add(stat.pid)
+            self._children.setdefault(stat.parent, []).append(stat.pid)
+
+    @classmethod
+    def read(cls) -> "Table":
+        return cls(processes())
+
+    def has(self, identity: Identity) -> bool:
+        """Whether that very process lived then."""
+        stat = self.stats.get(identity.pid)
+        return stat is not None and identity_of(stat) == identity
+
+    def led_by(self, pid: int) -> set[int]:
+        """Members of the group or session that has this number."""
+        return self._led.get(pid, set())
+
+    def with_children(self, pids: Iterable[int]) -> set[int]:
+        """They, their children, and so on."""
+        found: set[int] = set()
+        left = list(pids)
+        while left:
+            pid = left.pop()
+            if pid not in found:
+                found.add(pid)
+                left += self._children.get(pid, ())
+        return found
 
 
 def processes() -> Iterator[Stat]:

@@ -142,6 +142,10 @@ class Replica:
         return None if self._life.finished else self._held.target
 
     @property
+    def log(self) -> Path:
+        return self._held.log
+
+    @property
     def alive(self) -> bool:
         """Whether its engine's process runs now."""
         return self._held.alive

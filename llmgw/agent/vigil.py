@@ -68,7 +68,7 @@ class Vigil:
         if not self._probes or (not self._pulse.silent and self._now() < self._health_due):
             return True
         self._health_due = Mono(self._now() + self._timing.look_idle)
-        answer = await self._held.asker().ask_anew(self._probes[0], at_most=self._timing.look_timeout)
+        answer = await self._held.asker().ask(self._probes[0], at_most=self._timing.look_timeout)
         return answer is not None
 
     async def _signs(self, pids: Collection[int]) -> Signs:

@@ -18,7 +18,6 @@ import msgspec
 from llmgw.agent.around import LOG_SIZE, Around
 from llmgw.agent.loop import Agent
 from llmgw.agent.ports import Ports
-from llmgw.agent.probing import make_client
 from llmgw.agent.timing import Timing
 from llmgw.agent.traffic import Traffic
 from llmgw.catalog.spec import ProfileSpec, WeightsSpec
@@ -206,7 +205,7 @@ class Node:
         )
 
     def around(self) -> Around:
-        """For a part on its own; close its client."""
+        """For a part on its own."""
         return Around(
             node=NODE,
             state=self.state,
@@ -218,7 +217,6 @@ class Node:
             host="127.0.0.1",
             grace=self.grace,
             ports=Ports(self.ports),
-            client=make_client(),
             traffic=Traffic(),
             changed=lambda: None,
         )

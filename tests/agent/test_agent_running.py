@@ -246,4 +246,3 @@ async def test_a_cancellation_in_the_moment_of_a_change_ends_the_reporter(node: 
         done, _ = await asyncio.wait([task], timeout=2)
         assert done
         await node.store.delete(keys.report(NODE))
-    await around.client.aclose()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from llmgw.agent import cgroups, inventory
-from llmgw.agent.cgroups import MACHINE, OomKills, oom_kills
+from llmgw.agent.cgroups import MACHINE, Counts, OomKills, oom_kills
 from llmgw.units import MIB, Mono
 
 
@@ -65,7 +65,7 @@ def test_kills_are_read_of_a_version_2_group_a_version_1_group_or_the_machine(tm
 def watched(tmp_path: Path, member: str) -> OomKills:
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "cgroup").write_text(member)
-    return OomKills(root=tmp_path, proc=tmp_path)
+    return OomKills(Counts(root=tmp_path, proc=tmp_path))
 
 
 def test_a_kill_since_the_last_look_is_seen_and_one_before_it_is_not(tmp_path: Path) -> None:
