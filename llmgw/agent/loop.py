@@ -218,8 +218,7 @@ class Agent:
             await self._forget(replica)
 
     def _logs(self) -> dict[Path, ReplicaId]:
-        left = [replica.id for replica in self._replicas.values() if not replica.done.is_set()]
-        return {records.log_file(self._state, id): id for id in left}
+        return {replica.log: replica.id for replica in self._replicas.values() if not replica.done.is_set()}
 
     async def _forget(self, replica: Replica) -> None:
         if self._replicas.get(replica.id) is not replica:
