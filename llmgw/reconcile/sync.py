@@ -17,6 +17,7 @@ from llmgw.engine.manager import Engines
 from llmgw.errors import CatalogInvalid, LlmgwError, RetryableError
 from llmgw.facts import Event
 from llmgw.plan import Endpoint
+from llmgw.reconcile.in_force import in_force
 from llmgw.reconcile.workqueue import Trigger
 from llmgw.store import keys
 from llmgw.store.api import Delete, Put, Store
@@ -120,6 +121,10 @@ class CatalogSync:
             if self._unwritten is None:
                 self._event("catalog unchanged", f"{catalog.revision} is in force already")
             return
+        if before is None and (found := await in_force(self._store)) is not None:
+            known, since = found
+            if (known.digest, known.revision) == (catalog.digest, catalog.revision):
+                now = Instant(now.mono, since)  # another controller put it in force
         await publish(self._store, catalog, now)  # first: where that fails, what was in force stays
         self._live.accept(catalog, now)
         for warning in loaded.warnings:
@@ -141,6 +146,12 @@ class CatalogSync:
             self._event("catalog unreadable", str(error))
 
     async def _restore(self) -> None:
+        """What another controller put in force, else the last good one on disk."""
+        if (found := await in_force(self._store)) is not None:
+            taken, since = found
+            self._live.accept(taken, Instant(self._clock.now().mono, since))
+            self._event("catalog taken over", str(taken.revision))
+            return
         catalog, why = await asyncio.to_thread(load_last_good, self._last_good)
         if why:
             self._event("last good unusable", why)
@@ -178,6 +189,7 @@ async def publish(store: Store, catalog: Catalog, now: Instant) -> None:
         time_zone=catalog.cluster.time_zone,
         scaling=catalog.cluster.scaling,
         defaults=catalog.cluster.defaults,
+        recovery=catalog.cluster.recovery,
     )
     history = await _history(store, catalog, now)
     await write_all(store, [Put(key, value) for key, value in models.items() if present.get(key) != value])

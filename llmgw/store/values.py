@@ -4,7 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from llmgw.catalog.spec import Defaults, GatewaySettings, NodeSpec, ScalingSettings, WeightsSettings
+from llmgw.catalog.spec import (
+    Defaults,
+    GatewaySettings,
+    NodeSpec,
+    RecoverySettings,
+    ScalingSettings,
+    WeightsSettings,
+)
 from llmgw.errors import Problem
 from llmgw.facts import Event
 from llmgw.ids import Digest, NodeName, Revision
@@ -26,6 +33,7 @@ class Applied:
     time_zone: str = "UTC"  #: of schedule windows
     scaling: ScalingSettings = ScalingSettings()
     defaults: Defaults = Defaults()
+    recovery: RecoverySettings = RecoverySettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

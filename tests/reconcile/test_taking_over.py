@@ -1,0 +1,96 @@
+"""A controller that begins to lead finds a catalog in force."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from llmgw.catalog.live import LiveCatalog
+from llmgw.catalog.load import load_catalog
+from llmgw.catalog.source import read_source
+from llmgw.clock import SystemClock
+from llmgw.engine.manager import find_engines
+from llmgw.facts import Event
+from llmgw.reconcile.in_force import in_force
+from llmgw.reconcile.sync import CatalogSync, publish
+from llmgw.store import keys
+from llmgw.store.codec import decode
+from llmgw.store.memory import MemoryStore
+from llmgw.store.values import Applied
+from llmgw.units import Instant, Mono, Wall
+from llmgw.weights.naming import canonical
+
+ENGINES = find_engines()
+
+CLUSTER = """\
+apiVersion: llmgw/v1
+kind: Cluster
+name: home
+time_zone: Europe/Berlin
+gateway: {cold_start_timeout: 7s}
+defaults: {start_timeout: 3m}
+scaling: {up_after: 4s}
+recovery: {backoff: 9s}
+weights: {keep_revisions: 5}
+nodes: {n1: {pool: fast}}
+---
+apiVersion: llmgw/v1
+kind: Model
+name: small
+profiles: [{name: p, engine: command, memory: 1MiB, options: {command: [sleep, "9"]}}]
+"""
+
+
+def written(directory: Path, text: str = CLUSTER) -> Path:
+    directory.mkdir()
+    (directory / "c.yaml").write_text(text)
+    return directory
+
+
+async def followed(
+    store: MemoryStore, path: Path, done: Callable[[LiveCatalog], object]
+) -> tuple[LiveCatalog, list[str]]:
+    live, told = LiveCatalog(str(path)), list[Event]()
+    sync = CatalogSync(
+        path=path, store=store, live=live, engines=ENGINES, clock=SystemClock(), record=told.append,
+        last_good=path.parent / "last-good.json", wake=lambda: None,
+    )  # fmt: skip
+    running = asyncio.create_task(sync.run())
+    try:
+        async with asyncio.timeout(20):
+            while not done(live):
+                await asyncio.sleep(0.02)
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+    return live, [event.reason for event in told]
+
+
+async def put_in_force(store: MemoryStore, path: Path) -> None:
+    catalog = load_catalog(read_source(path), ENGINES.rules(), canonical=canonical).catalog
+    await publish(store, catalog, Instant(Mono(1), Wall(1000)))
+    assert await in_force(store) == (catalog, Wall(1000)), "all of it can be read back"
+
+
+async def test_the_same_catalog_goes_on_being_in_force_since_it_first_was(tmp_path: Path) -> None:
+    store, path = MemoryStore(), written(tmp_path / "catalog")
+    before = load_catalog(read_source(path), ENGINES.rules(), canonical=canonical).catalog
+    await publish(store, before, Instant(Mono(1), Wall(1000)))
+    live, _ = await followed(store, path, lambda live: live.current)
+    assert live.current == before
+    assert live.state().applied_at == 1000
+    entry = await store.get(keys.APPLIED)
+    assert entry is not None
+    assert decode(entry.value, Applied).at == 1000
+
+
+async def test_a_new_leader_whose_own_catalog_is_bad_goes_on_with_the_one_in_force(tmp_path: Path) -> None:
+    store = MemoryStore()
+    await put_in_force(store, written(tmp_path / "good"))
+    bad = written(tmp_path / "bad", "kind: nonsense\n")
+    live, told = await followed(store, bad, lambda live: live.state().problems)
+    assert live.current is not None
+    assert live.current.cluster.recovery.backoff == 9
+    assert list(live.current.models) == ["small"]
+    assert "catalog taken over" in told
