@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from llmgw.agent.cgroups import Counts
 from llmgw.agent.ports import Ports
+from llmgw.agent.scopes import Scopes
 from llmgw.agent.timing import Timing
 from llmgw.agent.traffic import Traffic
 from llmgw.catalog.spec import WeightsSpec
@@ -53,6 +54,7 @@ class Around:
     changed: Callable[[], None]  #: something that the report tells is different now
     timing: Timing = Timing()
     log_size: Bytes = LOG_SIZE
+    scopes: Scopes = Scopes()
     counts: Counts = field(default_factory=Counts)
     devices: Callable[[], Sequence[DeviceFact]] = tuple  #: as they were when last looked at
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from llmgw.agent import logs, process, records, spawn
+from llmgw.agent import logs, process, records, scopes, spawn
 from llmgw.agent.around import Around
 from llmgw.agent.records import Record
 from llmgw.engine.api import KEY_VARIABLE, Engine, LaunchSpec, Slot, Verdict, engine_key
@@ -66,6 +66,10 @@ def start_process(
     argv = [*assignment.profile.wrapper, *spec.argv]
     if spec.key_file is not None:
         write_atomic(_inside(home, spec.key_file), env[KEY_VARIABLE].encode(), mode=0o600)
+    if scope := around.scopes.before(assignment.replica, assignment.model):
+        if not scopes.has_program(argv, env):
+            raise TerminalError(f"cannot start {argv[0]}: there is no such program")
+        argv = [*scope, *argv]
     try:
         pid = spawn.spawn(argv, env, home=home, log=records.log_file(state, assignment.replica))
     except _NO_PROGRAM as error:
@@ -138,6 +142,9 @@ def judge(
             kind=FailureKind.DETACHED,
             reason=f"it exited and left its engine running elsewhere (pid {pids}): have it stay in the foreground",
         )
+    elif around.scopes.command and scopes.FAILED in text:
+        said = next(line for line in text.splitlines() if scopes.FAILED in line)
+        verdict = Verdict(kind=FailureKind.NODE, reason=f"systemd gave it no scope: {said}")
     else:
         verdict = _classify(record, around, exit, known)
         if itself and verdict.kind is not FailureKind.OOM:  # its own log cannot know

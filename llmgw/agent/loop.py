@@ -9,7 +9,7 @@ from typing import Final
 
 from prometheus_client import Metric
 
-from llmgw.agent import launch, meters, owned, records, rotation
+from llmgw.agent import launch, meters, owned, records, rotation, scopes
 from llmgw.agent.around import LOG_SIZE, Around, WeightsCache
 from llmgw.agent.ending import GRACE, leader_of
 from llmgw.agent.fingerprints import Fingerprints
@@ -18,6 +18,7 @@ from llmgw.agent.process import is_alive
 from llmgw.agent.records import Record
 from llmgw.agent.replica import Replica
 from llmgw.agent.report import Reporter, Wanted
+from llmgw.agent.scopes import Scopes
 from llmgw.agent.timing import Timing
 from llmgw.agent.traffic import Traffic
 from llmgw.clock import Clock
@@ -57,6 +58,7 @@ class Agent:
         grace: float = GRACE,
         timing: Timing = Timing(),  # noqa: B008 - a frozen value
         log_size: Bytes = LOG_SIZE,
+        scopes: Callable[[], Scopes] = scopes.look,
     ) -> None:
         """`grace`: seconds that an engine has between SIGTERM and SIGKILL."""
         self._node = node
@@ -72,6 +74,7 @@ class Agent:
         self._grace = grace
         self._timing = timing
         self._log_size = log_size
+        self._scopes = scopes
         self._traffic = Traffic()
         self._wanted = Wanted()
         self._fingerprints = Fingerprints(engines)
@@ -99,6 +102,7 @@ class Agent:
             traffic=self._traffic,
             timing=self._timing,
             log_size=self._log_size,
+            scopes=await asyncio.to_thread(self._scopes),
             changed=self._reporter.changed,
             devices=self._reporter.devices,
         )

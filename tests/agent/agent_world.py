@@ -18,6 +18,7 @@ import msgspec
 from llmgw.agent.around import LOG_SIZE, Around
 from llmgw.agent.loop import Agent
 from llmgw.agent.ports import Ports
+from llmgw.agent.scopes import Scopes
 from llmgw.agent.timing import Timing
 from llmgw.agent.traffic import Traffic
 from llmgw.catalog.spec import ProfileSpec, WeightsSpec
@@ -186,6 +187,7 @@ class Node:
         self.grace = 10.0
         self.timing = Timing()
         self.log_size = LOG_SIZE
+        self.scopes = Scopes()
         self._started: set[int] = set()
 
     def make_agent(self) -> Agent:
@@ -202,6 +204,7 @@ class Node:
             grace=self.grace,
             timing=self.timing,
             log_size=self.log_size,
+            scopes=lambda: self.scopes,
         )
 
     def around(self) -> Around:
