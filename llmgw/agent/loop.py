@@ -9,7 +9,7 @@ from typing import Final
 
 from prometheus_client import Metric
 
-from llmgw.agent import launch, meters, owned, records, rotation, scopes
+from llmgw.agent import launch, meters, orphans, owned, records, rotation, scopes
 from llmgw.agent.around import LOG_SIZE, Around, WeightsCache
 from llmgw.agent.ending import GRACE, leader_of
 from llmgw.agent.fingerprints import Fingerprints
@@ -123,6 +123,8 @@ class Agent:
         self._follow("catalog/", self._catalog_changed)
         self._follow(assignments, lambda change: self._assignment_changed(change, around))
         self._tasks.start(self._fingerprints.run(self._clock, self._reporter.changed), "agent: fingerprints")
+        if orphans.come_to_us():
+            self._tasks.start(orphans.run(self._clock, self._timing.bury_every), "agent: orphans")
         self._tasks.start(rotation.run(around, self._logs), "agent: logs", essential=True)
         self._tasks.start(self._reporter.run(around, self._fingerprints), "agent: report", essential=True)
         await self._tasks.wait()

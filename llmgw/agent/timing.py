@@ -14,4 +14,5 @@ class Timing:
     probe_every: float = 600.0
     """Between probes with real work of an engine that nobody uses. One takes a slot of it, and with the slot the prompt
     that it keeps of somebody's chat: hence no more often, and only so long after the last request."""
+    bury_every: float = 10.0  #: between looks for dead children that nobody waits for, where orphans come to us
     probe_again: float = 10.0  #: between probes while they fail, or requests do
