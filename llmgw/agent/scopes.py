@@ -61,9 +61,14 @@ def look(
     program = shutil.which("systemd-run", path=path)
     if program is None:
         return Scopes(why="there is no systemd-run")
-    found = Scopes(command=(program, "--scope", "--quiet", "--collect", "--no-ask-password"), why="")
-    failed = _try(found)
-    return found if failed is None else Scopes(why=failed)
+    command = (program, "--scope", "--quiet", "--collect", "--no-ask-password")
+    # From 254 on it can replace ${NAME} in arguments, and means to do so by default one day.
+    for each in ((*command, "--expand-environment=no"), command):
+        found = Scopes(command=each, why="")
+        failed = _try(found)
+        if failed is None:
+            return found
+    return Scopes(why=failed or "")
 
 
 def _try(scopes: Scopes) -> str | None:

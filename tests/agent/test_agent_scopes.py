@@ -55,6 +55,16 @@ def test_scopes_are_for_where_systemd_runs_and_lets_us_and_what_is_missing_is_sa
     assert "no bus" in refused.why
 
 
+def test_arguments_are_left_alone_by_those_that_would_replace_names_in_them(tmp_path: Path) -> None:
+    systemd_run(tmp_path)
+    assert "--expand-environment=no" in look(tmp_path).command
+    old = STAND_IN.replace("shift; done", 'case "$1" in --expand*) exit 1;; esac; shift; done')
+    systemd_run(tmp_path, old)
+    found = look(tmp_path)
+    assert "--scope" in found.command
+    assert "--expand-environment=no" not in found.command
+
+
 def test_no_two_starts_share_a_name_and_without_scopes_nothing_is_put_before(tmp_path: Path) -> None:
     assert Scopes().before(ReplicaId("r"), ModelName("m")) == ()
     given = Scopes(command=("systemd-run", "--scope"))
