@@ -41,6 +41,7 @@ async def run(around: Around, running: Callable[[], Mapping[Path, ReplicaId]]) -
         paths = dict(running())
         cuts, wait = await asyncio.to_thread(cut_all, paths, around.log_size)
         now = around.clock.now().mono
+        told = {replica: told[replica] for replica in paths.values() if replica in told}
         for one in cuts:
             replica = paths[one.log]
             if one.left_out and now - told.get(replica, float("-inf")) >= _TOLD:

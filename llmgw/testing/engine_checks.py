@@ -66,6 +66,7 @@ async def check_launch_is_pure_and_hides_the_key(case: EngineCase, directory: Pa
 async def check_becomes_ready_and_stops_on_sigterm(case: EngineCase, directory: Path) -> None:
     async with running(case, directory) as run:
         await run.wait_ready()
+        await run.still_ready()
         run.process.terminate()
         await run.ended(case.stop_within)
         try:
@@ -101,6 +102,7 @@ async def check_load_follows_a_request_and_its_cancellation(case: EngineCase, di
             await run.until_running(lambda count: count == 1, within=5)
         # The client has gone: what it asked for must not go on occupying the engine.
         await run.until_running(lambda count: count == 0, within=5)
+        await run.still_ready()
 
 
 async def check_stops_while_answering(case: EngineCase, directory: Path) -> None:

@@ -91,6 +91,12 @@ class Running:
                 assert time.monotonic() < deadline, f"not ready in time\n{self.tail()}"
                 await asyncio.sleep(POLL)
 
+    async def still_ready(self) -> None:
+        """While nothing is in flight every probe must be answered READY, again and again: llmgw asks now and then."""
+        for request in self.case.engine.probes(self.case.profile):
+            seen = await self._probe(request)
+            assert seen is Readiness.READY, f"{request.path} was READY, and now says {seen}\n{self.tail()}"
+
     async def _probe(self, request: HttpRequest) -> Readiness:
         try:
             return self.case.engine.read_probe(request, *await self.send(request))
