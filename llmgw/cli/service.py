@@ -136,7 +136,8 @@ def restart(parts: Which = None) -> None:
 
 
 def unit(part: Part, arguments: Sequence[str], *, user: str | None, program: Sequence[str]) -> str:
-    """The unit file. KillMode=process: engines are no concern of systemd's when the service ends."""
+    """The unit file. KillMode=process: engines are no concern of systemd's when the service ends.
+    OOMPolicy=continue: nor is one that the kernel ends for want of memory."""
     if any(character in argument for argument in arguments for character in "\n\r"):
         raise UsageError("an argument of a service has no line breaks")
     command = " ".join(_quoted(word) for word in (*program, part, *arguments))
@@ -148,13 +149,15 @@ Wants=network-online.target
 After=network-online.target
 
 [Service]
+Type=exec
 ExecStart={command}
 {who}Environment=LLMGW_STATE=/var/lib/{_state(part)}
 EnvironmentFile=-/etc/llmgw/environment
 StateDirectory={_state(part)}
 StateDirectoryMode=0700
 KillMode=process
-Restart=always
+OOMPolicy=continue
+Restart=on-failure
 RestartSec=2
 TimeoutStopSec=40
 LimitNOFILE=65536

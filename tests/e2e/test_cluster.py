@@ -37,9 +37,9 @@ def test_a_chat_through_each_gateway_of_a_fleet(tmp_path: Path, etcd: Etcd, smol
     with running(tmp_path / "fleet", repo.path, etcd) as fleet:
         first = fleet.controller("c1")
         second = fleet.controller("c2")
-        agents = [fleet.agent("n1"), fleet.agent("n2")]
+        agents = [fleet.agent(name, "--address", "127.0.0.2") for name in ("n1", "n2")]
         gateways = [fleet.gateway("g1"), fleet.gateway("g2")]
-        ready(first, "small")
+        assert ready(first, "small")["small"][0]["url"].startswith("http://127.0.0.2:")
         for gateway in gateways:
             answer = post(gateway, "small")
             assert answer.status_code == 200, answer.text
@@ -203,8 +203,10 @@ def test_logs_events_and_plans_are_had_from_any_controller(tmp_path: Path, etcd:
     repo = catalog(tmp_path, a=command("a", "sh", "-c", "echo hello from the engine; exec sleep 1000"))
     with running(tmp_path / "fleet", repo.path, etcd) as fleet:
         first, second = fleet.controller("c1"), fleet.controller("c2")
-        fleet.agent("n1"), fleet.agent("n2")
+        fleet.agent("n1", "--address", "127.0.0.2"), fleet.agent("n2", "--address", "127.0.0.2")
         eventually(lambda: pids(first), what="an engine")
+        urls = [row["url"] for row in first.seen("members")["members"] if row["role"] == "agent"]
+        assert [url.rpartition(":")[0] for url in urls] == ["http://127.0.0.2"] * 2
         for controller in (first, second):
             eventually(
                 lambda controller=controller: "hello from the engine" in controller.cli("logs", "a"), what="a log"
