@@ -1,13 +1,15 @@
 """Controllers, agents and gateways apart: any of them dies, and what serves goes on."""
 
+import json
 import signal
 import sys
 import time
 from pathlib import Path
 
+import httpx
 from etcds import Etcd
 from fleet import Load, Process, post, ready, running
-from harness import Repo, eventually, model, run_cli
+from harness import WEB, Repo, eventually, model, run_cli
 from harness import command as any_command
 
 SERVER = [sys.executable, str(Path(__file__).parent.parent / "engines" / "answering_server.py"), "{host}", "{port}"]
@@ -277,3 +279,31 @@ def test_a_gateway_that_died_holds_no_drain_up(tmp_path: Path, etcd: Etcd) -> No
         eventually(lambda: len(pids(controller)) == 1, within=30, what="the engine of b gone, without the dead's word")
         assert post(gateway, "a").status_code == 200
         assert "g1" not in controller.cli("status")
+
+
+def test_a_leader_that_is_told_to_end_hands_over_at_once(tmp_path: Path, etcd: Etcd) -> None:
+    repo = catalog(tmp_path, a=command("a"))
+    with running(tmp_path / "fleet", repo.path, etcd) as fleet:
+        first, second = fleet.controller("c1"), fleet.controller("c2")
+        fleet.agent("n1")
+        ready(first, "a")
+        began = time.monotonic()
+        first.kill(signal.SIGTERM)
+        eventually(lambda: leader(second) == "c2", within=10, what="another leader")
+        assert time.monotonic() - began < 3
+        assert "c1" not in [row["name"] for row in second.seen("members")["members"]], "it says that it has left"
+
+
+def test_a_log_is_followed_through_a_controller(tmp_path: Path, etcd: Etcd) -> None:
+    said = "n=0; while true; do n=$((n+1)); echo line $n; sleep 0.2; done"
+    repo = catalog(tmp_path, a=command("a", "sh", "-c", said))
+    with running(tmp_path / "fleet", repo.path, etcd) as fleet:
+        controller = fleet.controller("c1")
+        fleet.agent("n1")
+        eventually(lambda: pids(controller), what="an engine")
+        url, token = controller.address["url"], controller.address["token"]
+        headers = {"authorization": f"Bearer {token}"}
+        asked = {"model": "a", "follow": "true", "lines": "0"}
+        with httpx.stream("GET", f"{url}/api/v1/logs", params=asked, headers=headers, timeout=20, **WEB) as answer:
+            lines = answer.iter_lines()
+            assert [json.loads(next(lines))["text"].split()[0] for _ in range(3)] == ["line"] * 3
