@@ -286,7 +286,7 @@ class Lifecycle:
                 return (*self._end_wanted(now), Tell("drain timed out", "stopped with requests in flight"))
             case Hastened():
                 return self._end_wanted(now)
-            case Exited(failure) | Broke(failure):
+            case Exited(failure) | Broke(failure) | Unwell(failure):
                 return (*self._end_wanted(now), Tell("ended while draining", failure.reason))
             case StopWanted(eviction):
                 self._eviction = eviction

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import structlog
 
-from llmgw.agent import launch
+from llmgw.agent import launch, starting
 from llmgw.agent import lifecycle as life
 from llmgw.agent.around import Around
 from llmgw.agent.ending import Target
@@ -19,19 +19,15 @@ from llmgw.agent.lifecycle import Do, Lifecycle, Tell
 from llmgw.agent.records import Record
 from llmgw.agent.vigil import Vigil
 from llmgw.catalog.spec import WeightsSpec
-from llmgw.engine.api import Engine, Readiness
+from llmgw.engine.api import Engine
 from llmgw.errors import LlmgwError, TerminalError
 from llmgw.facts import EngineLoad, Exit, Failure, FailureKind, Phase, Progress, ReplicaFact
 from llmgw.plan import Assignment, Want
 from llmgw.tasks import Tasks
-from llmgw.units import Bytes, Mono, format_seconds
+from llmgw.units import Bytes, Mono
 
 log = structlog.get_logger("llmgw.agent")
 
-_FIRST_PROBE: Final = 0.02  #: seconds between probes, growing to
-_SLOWEST_PROBE: Final = 1.0
-_PROBE_SHARE: Final = 0.04
-"""An engine is asked again after this share of the time it has taken so far, so that asking adds no more than that."""
 _RECONSIDERED: Final = 3.0
 """Seconds that the controller has to decide afresh on an eviction that was given up. Where it decides on the same, the
 assignment does not change: that its endpoint is still withdrawn tells."""
@@ -54,6 +50,7 @@ class Replica:
         self._device_resident: Bytes | None = None
         self._device_peak: Bytes | None = None
         self._served = False
+        self._vigil: Vigil | None = None
         self._pids: Collection[int] = ()  #: its processes when last looked at
         self._around = around
         self._held = Held(assignment, around)
@@ -292,37 +289,22 @@ class Replica:
         return None
 
     async def _probe(self) -> life.Event | None:
-        clock, profile, held = self._around.clock, self.assignment.profile, self._held
+        clock, held = self._around.clock, self._held
         if self._ready_by is None:  # one deadline for all ports tried
             self._ready_by = Mono(clock.now().mono + self.assignment.start_timeout)
         try:
             engine = self._engine()
         except TerminalError as error:  # adopted, and its plugin is gone
             return life.ProbesFailed(held.failure(FailureKind.TERMINAL, str(error)))
-        asker, began, said = held.asker(), clock.now().mono, "no answer"
-        left = list(engine.probes(profile))
-        while left:
-            time_left = self._ready_by - clock.now().mono
-            if time_left <= 0:
-                text = f"not ready within {format_seconds(self.assignment.start_timeout)} ({said})"
-                return life.ProbesFailed(held.failure(FailureKind.HANG, text, quote=True))
-            held.look_at_groups()  # what a wrapper moved the engine into, before it may die there
-            readiness, said = await asker.probe(engine, left[0], at_most=time_left)
-            match readiness:
-                case Readiness.READY:
-                    del left[0]
-                case Readiness.BROKEN:
-                    text = f"it will never be ready ({said})"
-                    return life.ProbesFailed(held.failure(FailureKind.TERMINAL, text, quote=True))
-                case Readiness.LOADING:
-                    wait = max(_FIRST_PROBE, (clock.now().mono - began) * _PROBE_SHARE)
-                    await clock.sleep(min(_SLOWEST_PROBE, wait, time_left))
+        failure = await starting.until_ready(engine, self.assignment, held, clock, self._ready_by)
+        if failure is not None:
+            return life.ProbesFailed(failure)
         # Another program on its port may have answered in its place: its own exit then tells.
         return life.ProbesPassed() if held.alive else None
 
     async def _serve(self) -> life.Event | None:
         clock, began, timing = self._around.clock, self._around.clock.now().mono, self._around.timing
-        vigil = Vigil(self.id, self._engine(), self.assignment.profile, self._held, self._around)
+        vigil = self._watched()
         while True:
             self._used.clear()
             load = await self._read_load()
@@ -346,6 +328,12 @@ class Replica:
         wants_stop = self._life.kept_serving and self._want is Want.STOP
         return wants_stop and not self._around.traffic.is_published(self.id)
 
+    def _watched(self) -> Vigil:
+        """One for all its life: evictions that are given up must not begin the wait for a hang anew."""
+        if self._vigil is None:
+            self._vigil = Vigil(self.id, self._engine(), self.assignment.profile, self._held, self._around)
+        return self._vigil
+
     def _engine(self) -> Engine:
         return launch.engine_of(self.assignment, self._around)
 
@@ -361,6 +349,7 @@ class Replica:
         if self._hasty:
             return life.Hastened()
         deadline, wait = clock.now().mono + self._drain_timeout, 0.02
+        vigil, look_at = self._watched(), Mono(clock.now().mono + self._around.timing.look_idle)
         while True:
             asked = self._asked
             quiet = traffic.outstanding(self.id) == 0 if asked is None else traffic.drained(self.id, asked)
@@ -368,6 +357,10 @@ class Replica:
                 return life.Drained()
             if clock.now().mono >= deadline:
                 return life.DrainTimedOut()
+            if clock.now().mono >= look_at:  # it may never finish what it has
+                if (hang := await vigil.hang(await self._read_load(), self._pids)) is not None:
+                    return life.Unwell(hang)
+                look_at = Mono(clock.now().mono + self._around.timing.look_idle)
             await clock.sleep(wait)
             wait = min(0.25, wait * 1.5)
 

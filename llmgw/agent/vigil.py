@@ -20,7 +20,7 @@ _GLANCE: Final = 0.25  #: seconds between looks whether a client's request came 
 
 
 class Vigil:
-    """Made when the engine has become ready; `look` is called again and again while it is.
+    """Made when the engine has become ready, or is to be drained; `look` is called again and again while it is ready.
 
     A hang: it answers nothing (`engine.load`, else the first of `engine.probes`) and makes no progress. Else now and
     then, soon after requests went wrong, and never while a request is in flight, all of `engine.probes` are sent again:
@@ -48,15 +48,21 @@ class Vigil:
 
         What it fails with, or None while all is well.
         """
+        if (hang := await self.hang(load, pids)) is not None:
+            return hang
+        self._hear()
+        if self._pulse.silent or self._now() < self._due or not self._is_idle(load):
+            return None
+        return await self._probe(load, pids)
+
+    async def hang(self, load: EngineLoad | None, pids: Collection[int]) -> Failure | None:
+        """As `look`, for hangs alone: while it is drained."""
         if load is not None or await self._is_healthy():
             self._pulse.answered()
         elif self._pulse.unanswered(self._now(), await self._signs(pids)):
             text = f"it has answered nothing for {format_seconds(self._timing.hang_after)} and made no progress"
             return self._held.failure(FailureKind.HANG, text, quote=True)
-        self._hear()
-        if self._pulse.silent or self._now() < self._due or not self._is_idle(load):
-            return None
-        return await self._probe(load, pids)
+        return None
 
     def _now(self) -> Mono:
         return self._around.clock.now().mono

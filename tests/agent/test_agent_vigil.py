@@ -15,7 +15,7 @@ from llmgw.agent import process
 from llmgw.agent.pulse import GAP, LOOKS, Pulse, Signs
 from llmgw.agent.timing import Timing
 from llmgw.facts import FailureKind, Phase
-from llmgw.units import Mono, Wall
+from llmgw.units import Mono, Seconds, Wall
 
 SOON = Timing(look_used=0.05, look_idle=0.05, look_timeout=0.2, hang_after=0.8, probe_every=0.2, probe_again=0.05)
 NEVER = 3600.0
@@ -95,6 +95,40 @@ async def test_an_engine_that_was_held_for_a_moment_goes_on(watched: Node) -> No
         await asyncio.sleep(2 * SOON.hang_after)
         assert (await watched.fact()).pid == fact.pid
         assert (await watched.fact()).phase is Phase.READY
+
+
+async def test_an_engine_that_hangs_while_it_is_evicted_is_not_waited_for(watched: Node) -> None:
+    """Its eviction would be given up and decided on again for ever: what it hangs at is never finished."""
+    async with watched.agent():
+        assignment, fact = await watched.ready()
+        published = await watched.publish()
+        await watched.use(seen=published, outstanding={"r1": 1})
+        os.kill(fact.pid, signal.SIGSTOP)
+        await watched.stop(assignment, eviction=True)  # may take 20 s
+        await watched.until(Phase.DRAINING)
+        began = time.monotonic()
+        await watched.until(Phase.STOPPED)
+        assert time.monotonic() - began < 10
+        assert "ended while draining" in watched.reasons()
+
+
+async def test_an_eviction_that_is_given_up_does_not_begin_the_wait_for_a_hang_anew(watched: Node) -> None:
+    watched.timing = replace(SOON, hang_after=3.0)
+    async with watched.agent():
+        assignment, fact = await watched.ready()
+        published = await watched.publish()
+        await watched.use(seen=published, outstanding={"r1": 1})
+        os.kill(fact.pid, signal.SIGSTOP)
+        evicting = replace(assignment, drain_timeout=Seconds(1.0))
+        began = time.monotonic()
+        while (await watched.fact()).phase is not Phase.STOPPED:
+            await watched.stop(evicting, eviction=True)
+            await asyncio.sleep(0.7)
+            await watched.assign(evicting)
+            await asyncio.sleep(0.1)
+            if (await watched.fact()).phase is Phase.FAILED:
+                break
+            assert time.monotonic() - began < 12, watched.story()
 
 
 def looks(pulse: Pulse, *at: tuple[float, Signs]) -> list[bool]:
