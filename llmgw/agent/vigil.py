@@ -57,7 +57,7 @@ class Vigil:
 
     async def hang(self, load: EngineLoad | None, pids: Collection[int]) -> Failure | None:
         """As `look`, for hangs alone: while it is drained."""
-        if load is not None or await self._is_healthy():
+        if load is not None or await self._is_healthy() or self._works_unseen():
             self._pulse.answered()
         elif self._pulse.unanswered(self._now(), await self._signs(pids)):
             text = f"it has answered nothing for {format_seconds(self._timing.hang_after)} and made no progress"
@@ -76,6 +76,11 @@ class Vigil:
         self._health_due = Mono(self._now() + self._timing.look_idle)
         answer = await self._held.asker().ask(self._probes[0], at_most=self._timing.look_timeout)
         return answer is not None
+
+    def _works_unseen(self) -> bool:
+        """Where another service runs it (a container's, say), what its own processes do cannot be seen from here."""
+        elsewhere = self._held.record is not None and self._held.record.stop_argv is not None
+        return elsewhere and self._around.traffic.outstanding(self._replica) > 0
 
     async def _signs(self, pids: Collection[int]) -> Signs:
         record = self._held.record

@@ -86,6 +86,18 @@ async def test_an_engine_whose_bytes_still_reach_clients_is_no_hang(watched: Nod
         assert (await watched.until(Phase.FAILED)).failure.kind is FailureKind.HANG  # they come no more
 
 
+async def test_an_engine_that_runs_elsewhere_is_not_ended_while_a_request_is_in_flight(watched: Node) -> None:
+    """A container's client does nothing, however hard the container works at a prompt."""
+    async with watched.agent():
+        _, fact = await watched.ready(options={"stop": ("true",)})
+        await watched.use(seen=0, outstanding={"r1": 1})
+        os.kill(fact.pid, signal.SIGSTOP)
+        await asyncio.sleep(3 * SOON.hang_after)
+        assert (await watched.fact()).phase is Phase.READY
+        await watched.use(seen=0)
+        assert (await watched.until(Phase.FAILED)).failure.kind is FailureKind.HANG
+
+
 async def test_an_engine_that_was_held_for_a_moment_goes_on(watched: Node) -> None:
     async with watched.agent():
         _, fact = await watched.ready()
