@@ -164,6 +164,8 @@ class Plan:
     unschedulable: tuple[Unschedulable, ...] = ()
     keep: Mapping[ModelName, tuple[ReplicaId, ...]] = field(default_factory=dict)
     waiting: Mapping[ModelName, str] = field(default_factory=dict)  #: launches held back this pass, and why
+    against: Mapping[ModelName, tuple[Rejection, ...]] = field(default_factory=dict)
+    """What each node has against models that wait for memory in use, or are in quarantine."""
     due: Wall | None = None  #: when the next pass is worth making though nothing changes
 
     @property
@@ -265,6 +267,7 @@ class ModelStatus:
     replicas: tuple[ReplicaId, ...] = ()  #: all that are kept; `replica` is the best of them
     ready: int = 0  #: of them
     level: Level = Level.FULL
+    shrunk: ProfileSpec | None = None  #: what it is to be launched as, at a level that is not full, while nothing runs
     action: Action | None = None  #: of the last failure, while it counts
     fallback: ModelName | None = None  #: served in its place now
     asked: Wall | None = None  #: the last ask that this verdict knows of

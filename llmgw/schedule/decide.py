@@ -63,6 +63,7 @@ class _Draft:
     stops: dict[ReplicaId, Stop] = field(default_factory=dict)
     refused: dict[ModelName, tuple[Rejection, ...]] = field(default_factory=dict)
     waiting: dict[ModelName, str] = field(default_factory=dict)
+    against: dict[ModelName, tuple[Rejection, ...]] = field(default_factory=dict)
     due: list[Wall] = field(default_factory=list)
 
     def wait(self, model: ModelName, why: str) -> None:
@@ -84,6 +85,7 @@ class _Draft:
             ),
             keep=dict(sorted(keep.items())),
             waiting=dict(sorted(self.waiting.items())),
+            against=dict(sorted(self.against.items())),
             due=min(self.due, default=None),
         )
 
@@ -204,7 +206,10 @@ class _Pass:
             refused += self._refusals.of(way, want)
         if busy is not None:
             self._wait_for(claim, busy)
-        elif not any(one.reason is Reason.QUARANTINED for one in refused):
+            self._plan.against.setdefault(name, tuple(refused))
+        elif any(one.reason is Reason.QUARANTINED for one in refused):
+            self._plan.against.setdefault(name, tuple(refused))
+        else:
             self._plan.refused.setdefault(name, tuple(refused))
         old = claim.replaces
         if (

@@ -2,12 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
 
-from llmgw.catalog.spec import Catalog, ModelSpec, spec_digest
+from llmgw.catalog.spec import Catalog, ModelSpec, ProfileSpec, spec_digest
 from llmgw.facts import Footprint, Level, Observed, Phase, RecoveryRecord, ReplicaFact
 from llmgw.ids import ModelName, SpecDigest
-from llmgw.plan import Launch, ModelState, ModelStatus, Plan, Unschedulable, Wish
+from llmgw.plan import Launch, Levels, ModelState, ModelStatus, Plan, Unschedulable, Wish
 from llmgw.units import Wall
+
+NO_LEVELS: Final[Levels] = MappingProxyType({})
 
 
 def statuses(
@@ -18,9 +22,10 @@ def statuses(
     *,
     stopped: bool,
     instead: Mapping[ModelName, ModelName] | None = None,
+    levels: Levels = NO_LEVELS,
 ) -> tuple[ModelStatus, ...]:
     """One status for each model of the catalog, in name order. `instead`: the fallbacks that serve for others now."""
-    return _Stories(plan, catalog, observed, stopped, instead or {}).tell(wishes)
+    return _Stories(plan, catalog, observed, stopped, instead or {}, levels).tell(wishes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +61,14 @@ class _Stories:
         observed: Observed,
         stopped: bool,
         instead: Mapping[ModelName, ModelName],
+        levels: Levels,
     ) -> None:
         self._plan = plan
         self._catalog = catalog
         self._observed = observed
         self._stopped = stopped
         self._instead = instead
+        self._levels = levels
         self._refused = {item.model: item for item in plan.unschedulable}
         self._launches: dict[ModelName, list[Launch]] = {}
         for launch in plan.launches:
@@ -115,20 +122,32 @@ class _Stories:
             retry_at=record.retry_at if record and not (story.kept or story.launches) else None,
             attempts=record.attempts + record.delays if record else 0,
             revision=shown.revision if shown else None,
-            rejections=story.refused.rejections if story.refused else (),
+            rejections=story.refused.rejections if story.refused else self._plan.against.get(story.model.name, ()),
             why=story.wish.why,
-            footprint=(shown.footprint if shown else None) or self._footprint(story),
+            footprint=shown.footprint if shown and shown.footprint else self._footprint(story),
             replicas=tuple(fact.id for fact in story.kept),
             ready=story.ready,
             level=shown.level if shown else record.level if record else Level.FULL,
+            shrunk=self._shrunk(story) if shown is None and record else None,
             action=record.action if record else None,
             fallback=story.fallback,
             asked=story.wish.asked,
         )
 
+    def _shrunk(self, story: _Story) -> ProfileSpec | None:
+        """As the profile that failed last is tried next, where that is not at full size."""
+        record = story.record
+        specs = [spec for spec in story.specs if self._records.get(spec) is record]
+        return self._levels.get((specs[0], record.level)) if record is not None and specs else None
+
     def _footprint(self, story: _Story) -> Footprint | None:
-        for spec in story.specs:
-            if (known := self._observed.footprints.get((spec, Level.FULL))) is not None:
+        """Of what is tried next, else of the first profile whose size is known."""
+        record = story.record
+        tried = [
+            (spec, record.level) for spec in story.specs if record is not None and self._records.get(spec) is record
+        ]
+        for spec, level in [*tried, *((spec, Level.FULL) for spec in story.specs)]:
+            if (known := self._observed.footprints.get((spec, level))) is not None:
                 return known
         return None
 

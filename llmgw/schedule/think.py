@@ -70,7 +70,9 @@ def think(known: Known, now: Instant, *, decider: Decider | None = None) -> Thou
         wishes = _wishes(known, observed, asks, steps, set(instead.values()), now)
     decider = decider or Decider()
     plan = decider.decide(wishes, catalog, observed, now, levels=known.levels, settled=known.settled)
-    told = statuses(plan, wishes, catalog, observed, stopped=known.stopped is not None, instead=instead)
+    told = statuses(
+        plan, wishes, catalog, observed, stopped=known.stopped is not None, instead=instead, levels=known.levels
+    )
     due = [at for at in (plan.due, next_due(catalog, asks, now), _next_step(steps, catalog, now)) if at is not None]
     return Thought(
         plan=plan,

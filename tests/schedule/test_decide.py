@@ -8,7 +8,7 @@ from make import CPU, NODE, NOW, catalog, failed, gib, model, observed, replica,
 
 from llmgw.catalog.spec import Catalog, RecoverySettings, WeightsSpec
 from llmgw.desired import desired
-from llmgw.facts import EngineFact, FailureKind, Observed, Phase, WeightsFact
+from llmgw.facts import EngineFact, FailureKind, Footprint, Level, Observed, Phase, WeightsFact
 from llmgw.plan import ModelState, Plan, Reason
 from llmgw.schedule import recovery
 from llmgw.schedule.claims import LEAVING
@@ -264,6 +264,7 @@ def test_quarantine_holds_no_memory_and_is_reported_as_failed() -> None:
     plan = plan_for(catalog(a, b, budget=6), world)
     assert [launch.model for launch in plan.launches] == ["b"]
     assert states(catalog(a, b, budget=6), world)["a"] is ModelState.FAILED
+    assert [(told.reason, told.detail) for told in plan.against["a"]] == [(Reason.QUARANTINED, "it broke")]
 
 
 def test_a_new_spec_lifts_the_quarantine() -> None:
@@ -408,3 +409,18 @@ def test_a_retry_that_is_due_but_has_no_room_does_not_call_for_passes_without_en
     due = replace(record, retry_at=Wall(NOW.wall - 1))
     world = observed(replica(busy, running=1), sizes=[(a, 4), (busy, 4)], recovery={spec_of(a): due})
     assert plan_for(catalog(a, busy, budget=4), world).due is None
+
+
+def test_between_tries_a_model_is_told_as_it_is_tried_next() -> None:
+    a = model("a")
+    record = recovery.account(
+        failed(a, kind=FailureKind.OOM), None, RecoverySettings(), NOW, levels=(Level.DEGRADED,), has_fallback=False
+    )
+    less = replace(a.profiles[0], context=2048)
+    world = observed(sizes=[(a, 4)], recovery={spec_of(a): record})
+    sizes = {**world.footprints, (spec_of(a), Level.DEGRADED): Footprint(host=gib(3))}
+    cat, world = catalog(a), replace(world, footprints=sizes)
+    wishes = desired(cat, now=NOW)
+    plan = decide(wishes, cat, world, NOW)
+    (told,) = statuses(plan, wishes, cat, world, stopped=False, levels={(spec_of(a), Level.DEGRADED): less})
+    assert (told.level, told.shrunk, told.footprint) == (Level.DEGRADED, less, Footprint(host=gib(3)))

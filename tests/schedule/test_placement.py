@@ -374,6 +374,8 @@ def test_one_that_was_used_a_moment_ago_is_waited_for_and_it_says_so() -> None:
     assert plan.waiting["now"] == "waiting for memory that is in use by busy"
     assert plan.due == NOW.wall - 10 + 30  # the minimum residency ends
     assert plan.unschedulable == ()
+    (told,) = plan.against["now"]
+    assert (told.reason, told.need, told.have, told.freeable) == (Reason.HOST_MEMORY, gib(4), 0, 0)
 
 
 def test_one_that_is_decoding_is_waited_for_however_long_it_takes() -> None:
@@ -791,3 +793,26 @@ def test_the_companion_of_an_outdated_primary_stays_though_the_catalog_drafts_no
     placed = PlacementSpec(pools=("none",))  # so that it cannot be replaced, and goes on as it was
     fleet.has(replace(primary, profiles=(plain,), placement=placed), 8)
     assert fleet.plan().stops == ()
+
+
+def test_one_that_gave_way_is_not_called_unschedulable() -> None:
+    fleet = Fleet(node("a", host=4))
+    other = fleet.has(cpu_model("other", scaling=ON_DEMAND), 4)
+    fleet.asked(other, 60, used=1)
+    fleet.runs(other, "a")
+    fleet.asked(fleet.has(cpu_model("gone", scaling=ON_DEMAND), 4), 400, used=300)
+    plan = fleet.plan()
+    assert (plan.is_empty, plan.unschedulable) == (True, ())
+    assert plan.gave_way == {"gone"}
+    too_big = Fleet(node("a", host=4))
+    too_big.asked(too_big.has(cpu_model("gone", scaling=ON_DEMAND), 5), 400, used=300)
+    assert refusals(too_big.plan(), "gone")["a"].need == gib(5)
+
+
+def test_devices_that_one_has_for_itself_are_told_as_such() -> None:
+    fleet = Fleet(node("a", device("g", 24)))
+    fleet.runs(fleet.has(gpu_model("alone", exclusive=True), 1), "a", "g")
+    fleet.has(gpu_model("second"), 1)
+    rejection = refusals(fleet.plan(), "second")["a"]
+    assert rejection.have == Bytes(0)
+    assert "1 of 1 held by one that has them for itself" in str(rejection)
