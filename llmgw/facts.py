@@ -114,6 +114,7 @@ class ReplicaFact:
     devices: tuple[str, ...] = ()  #: UUIDs of the accelerators it was placed on
     exclusive: bool = False  #: it has them for itself
     draft: ModelName | None = None  #: its companion
+    parallel: int = 1  #: requests that it decodes at once
     pid: int | None = None
     url: str | None = None
     footprint: Footprint | None = None  #: what the placement counted for it
@@ -215,6 +216,8 @@ class WeightsFact:
     licence: str | None = None
     sha256: str | None = None  #: of the entry's file, in hex; None when served in place
     metadata: Mapping[str, str | int | float] = field(default_factory=dict)
+    pinned: str | None = None  #: by whom: it is kept, whatever the catalog says
+    corrupt: bool = False  #: set aside, because its content is not what was fetched; never served
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

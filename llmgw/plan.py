@@ -164,6 +164,7 @@ class Plan:
     unschedulable: tuple[Unschedulable, ...] = ()
     keep: Mapping[ModelName, tuple[ReplicaId, ...]] = field(default_factory=dict)
     waiting: Mapping[ModelName, str] = field(default_factory=dict)  #: launches held back this pass, and why
+    gave_way: frozenset[ModelName] = frozenset()  #: kept warm for nobody, and not loaded while others need the memory
     against: Mapping[ModelName, tuple[Rejection, ...]] = field(default_factory=dict)
     """What each node has against models that wait for memory in use, or are in quarantine."""
     due: Wall | None = None  #: when the next pass is worth making though nothing changes
@@ -209,6 +210,7 @@ class Assignment:
             since=since,
             level=self.level,
             launched=self.launched,
+            parallel=self.profile.parallel,
             devices=self.devices,
             exclusive=self.profile.exclusive,
             draft=self.profile.draft_model,

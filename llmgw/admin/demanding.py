@@ -81,7 +81,8 @@ def _facts(seen: Seen, name: ModelName) -> Mapping[ReplicaId, ReplicaFact]:
 
 def _load(seen: Seen, name: ModelName, asked: Asked) -> ModelLoad:
     """As scaling counts it, with assignments that no agent has reported yet."""
-    observed = Observed(nodes={}, replicas=_facts(seen, name), recovery={}, footprints={})
+    facts = _facts(seen, name)
+    observed = Observed(nodes={}, replicas=facts, recovery={}, footprints={}, outstanding=asked.outstanding)
     load = scaling.loads(observed, {name: asked.held}).get(name, ModelLoad())
     coming = sum(
         assigned.model == name and id not in observed.replicas and assigned.want == "run"

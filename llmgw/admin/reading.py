@@ -1,6 +1,6 @@
 """One look at the store: everything that a view is made from."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -81,7 +81,7 @@ class Asked:
     ask: Ask | None = None
     scaling: ScalingState = ScalingState()
     held: int = 0
-    outstanding: int = 0
+    outstanding: Mapping[ReplicaId, int] = field(default_factory=dict)  #: requests, of the model's replicas
     concurrency: Mapping[tuple[SpecDigest, NodeName], Concurrency] = field(default_factory=dict)
 
 
@@ -97,9 +97,18 @@ async def asked(store: Store, spec: ModelSpec, replicas: Collection[ReplicaId]) 
         ask=await _get(store, keys.ask(spec.name), Ask),
         scaling=await _get(store, keys.scaling(spec.name), ScalingState) or ScalingState(),
         held=sum(usage.held.get(spec.name, 0) for usage in usages),
-        outstanding=sum(use.outstanding for usage in usages for id, use in usage.replicas.items() if id in replicas),
+        outstanding=_outstanding(usages, replicas),
         concurrency=concurrency,
     )
+
+
+def _outstanding(usages: Iterable[Usage], replicas: Collection[ReplicaId]) -> dict[ReplicaId, int]:
+    found: dict[ReplicaId, int] = {}
+    for usage in usages:
+        for id, use in usage.replicas.items():
+            if id in replicas:
+                found[id] = found.get(id, 0) + use.outstanding
+    return found
 
 
 async def _get(store: Store, key: str, kind: type[T]) -> T | None:

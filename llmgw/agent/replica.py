@@ -164,6 +164,7 @@ class Replica:
             launched=assignment.launched,
             devices=assignment.devices,
             exclusive=assignment.profile.exclusive,
+            parallel=assignment.profile.parallel,
             draft=assignment.profile.draft_model,
             pid=running.identity.pid if running and running.identity else None,
             url=running.url if running else None,

@@ -28,12 +28,14 @@ from llmgw.schedule.think import Known, Thought, think
 from llmgw.store import keys
 from llmgw.store.api import Store
 from llmgw.store.follow import follow
-from llmgw.units import Instant, Wall
+from llmgw.units import Instant, Wall, format_seconds
 
 log = structlog.get_logger("llmgw.reconcile")
 
 RESYNC: Final = 15.0
 """Seconds between passes when nothing happens: whatever an event missed is found then."""
+
+CLOCK_JUMP: Final = 60.0  #: seconds
 
 RETRY: Final = 1.0
 """Seconds until a pass that failed is made again."""
@@ -73,6 +75,7 @@ class Controller:
         self._states: dict[ModelName, ModelState] = {}
         self._stand_ins: dict[ModelName, ModelName] = {}
         self._braked = False
+        self._offset: float | None = None  #: of the wall clock against the one that only runs on
         self._unkept: _Records = {}  #: records that the disk would not take yet
         self.passes = 0
         self.meters = Meters()
@@ -107,6 +110,7 @@ class Controller:
     async def reconcile(self) -> float:
         """One pass. Returns the seconds until the next is due though nothing changes."""
         now = self._clock.now()
+        self._look_at_clock(now)
         self.passes += 1
         catalog = self._live.current
         if catalog is None:  # nothing was ever in force: what runs is left as it is
@@ -115,7 +119,7 @@ class Controller:
         seen = await self._observe(catalog, now)
         if await self._measure(seen, catalog, now):
             seen = await self._observe(catalog, now)
-        known = seen.known(catalog, settled=self._settled(catalog, now))
+        known = seen.known(catalog, settled=self._settled(catalog, now), covered=frozenset(self._stand_ins))
         thought = think(known, now, decider=self._decider)
         await self._remember(known, thought, now)
         await dispatch.apply(self._store, thought.plan, seen, catalog, now, self._record)
@@ -126,6 +130,16 @@ class Controller:
         await status.write(self._store, self._live.state(), told, now, stopped=seen.stopped is not None)
         self._report_changes(seen, told, now)
         return _until(thought.due, now)
+
+    def _look_at_clock(self, now: Instant) -> None:
+        """Stamps that are stored mean nothing across a jump; whoever reads them has to know of it."""
+        offset = now.wall - now.mono
+        jumped = offset - (offset if self._offset is None else self._offset)
+        self._offset = offset
+        if abs(jumped) > CLOCK_JUMP:
+            way = "forward" if jumped > 0 else "back"
+            text = f"the wall clock went {way} by {format_seconds(abs(jumped))}"
+            self._record(Event(at=now.wall, subject="cluster", reason="clock jump", message=text))
 
     def _settled(self, catalog: Catalog, now: Instant) -> bool:
         return self._liveness.settled(catalog.cluster.nodes if self._nodes is None else self._nodes, now)

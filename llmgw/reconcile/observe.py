@@ -51,7 +51,7 @@ class Seen:
     held: Mapping[ModelName, int] = field(default_factory=dict)  #: requests, over all gateways
     concurrency: Mapping[tuple[SpecDigest, NodeName], Concurrency] = field(default_factory=dict)
 
-    def known(self, catalog: Catalog, *, settled: bool = True) -> Known:
+    def known(self, catalog: Catalog, *, settled: bool = True, covered: frozenset[ModelName] = frozenset()) -> Known:
         """What a pass thinks about."""
         return Known(
             catalog=catalog,
@@ -61,6 +61,7 @@ class Seen:
             scaling=self.scaling,
             held=self.held,
             concurrency=self.concurrency,
+            covered=covered,
             stopped=self.stopped,
             settled=settled,
         )

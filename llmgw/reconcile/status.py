@@ -48,7 +48,7 @@ def conditions(
 ) -> tuple[Condition, ...]:
     """Ready: the newest revision is in force and every model of it serves. Reconciling: some are on their way.
     Stalled: something will not come right by itself. `stopped`: by the operator's switch. Pure."""
-    wanted = [model for model in models if model.wanted > 0]
+    wanted = [model for model in models if model.wanted > 0 and model.state is not ModelState.INACTIVE]
     loading = [model for model in wanted if model.state is ModelState.LOADING]
     stuck = [model for model in wanted if model.state in STUCK]
     reason, message = _stalled(state, stuck)

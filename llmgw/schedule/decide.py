@@ -12,7 +12,7 @@ Decision order:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -35,6 +35,7 @@ BACKING_OFF: Final = "restarting after a back-off"
 REPLACING: Final = "waiting for the replica it replaces to stop"
 FREEING: Final = "waiting for memory to be freed"
 UNSETTLED: Final = "waiting for nodes to report"
+GAVE_WAY: Final = "gave way: others need the memory; the next request loads it"
 LOOKING: Final = "waiting for the node to look up its files"
 
 
@@ -63,11 +64,16 @@ class _Draft:
     stops: dict[ReplicaId, Stop] = field(default_factory=dict)
     refused: dict[ModelName, tuple[Rejection, ...]] = field(default_factory=dict)
     waiting: dict[ModelName, str] = field(default_factory=dict)
+    gave_way: set[ModelName] = field(default_factory=set)
     against: dict[ModelName, tuple[Rejection, ...]] = field(default_factory=dict)
     due: list[Wall] = field(default_factory=list)
 
     def wait(self, model: ModelName, why: str) -> None:
         self.waiting.setdefault(model, why)
+
+    def give_way(self, model: ModelName) -> None:
+        self.gave_way.add(model)
+        self.wait(model, GAVE_WAY)
 
     def stop(self, one: Resident, reason: Reason, *, eviction: bool = False, detail: str = "") -> None:
         fact = one.fact
@@ -85,6 +91,7 @@ class _Draft:
             ),
             keep=dict(sorted(keep.items())),
             waiting=dict(sorted(self.waiting.items())),
+            gave_way=frozenset(self.gave_way),
             against=dict(sorted(self.against.items())),
             due=min(self.due, default=None),
         )
@@ -202,9 +209,11 @@ class _Pass:
             if spot is not None:
                 self._carry_out(claim, spot)
                 return
-            busy = busy or self._evictions.in_the_way(way, want)
+            busy = busy or self._evictions.in_the_way(way, replace(want, yields=False))
             refused += self._refusals.of(way, want)
-        if busy is not None:
+        if busy is not None and want.yields:
+            self._plan.give_way(name)
+        elif busy is not None:
             self._wait_for(claim, busy)
             self._plan.against.setdefault(name, tuple(refused))
         elif any(one.reason is Reason.QUARANTINED for one in refused):
@@ -276,6 +285,8 @@ class _Pass:
         for one in spot.evict:
             if one.fact.id not in self._plan.stops:
                 self._evict(one, name)
+                if one.yields:
+                    self._plan.give_way(one.fact.model)
                 self._plan.wait(one.fact.model, f"makes room for {name}")
         self._promise(spot, claim.want)
         if claim.replaces is not None and claim.replaces.fact.id in self._plan.stops:

@@ -41,6 +41,7 @@ class _Story:
     waiting: str | None
     record: RecoveryRecord | None  #: of the last failure
     fallback: ModelName | None
+    gave_way: bool = False
     specs: Sequence[SpecDigest] = field(default=())
 
     @property
@@ -104,6 +105,7 @@ class _Stories:
             waiting=self._plan.waiting.get(model.name),
             record=max(records, key=lambda record: record.last.at, default=None),
             fallback=self._instead.get(model.name),
+            gave_way=model.name in self._plan.gave_way,
             specs=specs,
         )
 
@@ -161,6 +163,8 @@ def _state(story: _Story, *, stopped: bool) -> tuple[ModelState, str]:
         return ModelState.READY, _while_serving(story)
     if wish.count == 0 and not story.kept:
         return ModelState.INACTIVE, wish.why
+    if story.gave_way and not story.kept:
+        return ModelState.INACTIVE, story.waiting or ""
     if story.kept:
         return ModelState.LOADING, _after_failure(str(story.kept[0].phase), story)
     if refused is not None and not story.launches:

@@ -90,7 +90,10 @@ class Refusals:
         freed = self._freeable(place, want)
         if fit.profile.devices:
             each = share(fit.footprint, fit.profile)
-            free = sorted((max(0, room.free_soon(uuid, pinned=want.pinned)) for uuid in room.devices), reverse=True)
+            free = sorted(
+                (0 if uuid in room.sole else max(0, room.free_soon(uuid, pinned=want.pinned)) for uuid in room.devices),
+                reverse=True,
+            )
             have = free[fit.profile.devices - 1]
             if fit.profile.exclusive or each > have:
                 after = sorted(
@@ -119,6 +122,8 @@ class Refusals:
 
     @staticmethod
     def _budget(room: Room, want: Want, *, device: bool, alone: bool) -> str:
+        if device and room.sole:
+            return f"{len(room.sole)} of {len(room.names)} held by one that has them for itself"
         if alone:
             return "it wants its devices for itself"
         bounded = [each for each in room.limit if (each != HOST) is device and room.limit[each] < room.capacity[each]]

@@ -61,7 +61,7 @@ def loads(observed: Observed, held: Mapping[ModelName, int]) -> Mapping[ModelNam
     """What each model that has replicas, or held requests, has to do. Absent: nothing."""
     tallies: defaultdict[ModelName, _Tally] = defaultdict(_Tally)
     for replica in observed.replicas.values():
-        tallies[replica.model].add(replica)
+        tallies[replica.model].add(replica, observed.outstanding.get(replica.id))
     for name, waiting in held.items():
         tallies[name].waiting += max(0, waiting)
     return {name: tally.load() for name, tally in tallies.items()}
@@ -75,13 +75,18 @@ class _Tally:
     waiting: int = 0
     read: bool = False
 
-    def add(self, replica: ReplicaFact) -> None:
+    def add(self, replica: ReplicaFact, outstanding: int | None) -> None:
+        """`outstanding`: requests that gateways have there; None: none of them has sent any. An engine whose every
+        thread is taken does not answer what its load is: what gateways sent beyond its slots waits, whoever counts."""
         if replica.phase is Phase.READY:
             self.ready += 1
-            if replica.load is not None:
-                self.read = True
-                self.running += replica.load.running
-                self.waiting += replica.load.waiting
+            self.read |= replica.load is not None or outstanding is not None
+            running = replica.load.running if replica.load is not None else 0
+            waiting = replica.load.waiting if replica.load is not None else 0
+            total = max(running + waiting, outstanding or 0)
+            running = max(running, min(total - waiting, replica.parallel))
+            self.running += running
+            self.waiting += total - running
         elif replica.phase in _COMING:
             self.starting += 1
 

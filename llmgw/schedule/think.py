@@ -37,6 +37,7 @@ class Known:
     scaling: Mapping[ModelName, ScalingState] = field(default_factory=dict)
     held: Mapping[ModelName, int] = field(default_factory=dict)  #: requests that gateways hold, by model
     concurrency: Mapping[tuple[SpecDigest, NodeName], Concurrency] = field(default_factory=dict)
+    covered: Collection[ModelName] = ()  #: models that another served for until now
     stopped: Stopped | None = None
     settled: bool = True  #: False: nodes may be missing that are about to report: nothing is launched or evicted
 
@@ -62,7 +63,7 @@ def think(known: Known, now: Instant, *, decider: Decider | None = None) -> Thou
     observed = replace(known.observed, recovery=merged(known.observed.recovery, records))
     asks = demand(catalog, observed, known.asks, now)
     wishes = _wishes(known, observed, asks, known.scaling, (), now)
-    instead = stand_ins(catalog, observed, wishes)
+    instead = stand_ins(catalog, observed, wishes, known.covered)
     steps, events = scaling.step_all(
         catalog, observed, known.held, known.scaling, asks, known.concurrency, now, fallbacks=set(instead.values())
     )
@@ -86,14 +87,19 @@ def think(known: Known, now: Instant, *, decider: Decider | None = None) -> Thou
     )
 
 
-def stand_ins(catalog: Catalog, observed: Observed, wishes: Collection[Wish]) -> dict[ModelName, ModelName]:
-    """The models that are wanted, gave up or are in quarantine, and have no ready replica: to their fallbacks."""
+def stand_ins(
+    catalog: Catalog, observed: Observed, wishes: Collection[Wish], covered: Collection[ModelName] = ()
+) -> dict[ModelName, ModelName]:
+    """The models that are wanted, gave up or are in quarantine, and have no ready replica: to their fallbacks. One that
+    is `covered` already stays so until it is ready, though its failures were forgotten meanwhile."""
     ready = {fact.model for fact in observed.replicas.values() if fact.phase is Phase.READY}
     given_up = {spec for (spec, _), record in observed.recovery.items() if record.exhausted}
     found: dict[ModelName, ModelName] = {}
     for wish in wishes:
         model = catalog.models[wish.model]
-        if wish.count and model.fallback is not None and model.name not in ready and _gave_up(model, given_up):
+        if not wish.count or model.fallback is None or model.name in ready:
+            continue
+        if model.name in covered or _gave_up(model, given_up):
             found[model.name] = model.fallback
     return found
 

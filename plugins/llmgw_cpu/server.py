@@ -16,6 +16,10 @@ STARTING: Final = "llmgw_cpu: starting"
 
 KEY_VARIABLE: Final = "LLMGW_ENGINE_KEY"
 
+HTTP_THREADS: Final = 64
+"""Connections that are answered at once, beside one for each slot. With llama.cpp's few, requests that wait for a slot
+take them all, and whoever asks how busy it is waits too."""
+
 _LAST_WORDS: Final = 0.5
 """Seconds for the log to be written when starting failed. Without them one failure in 60 lost its cause."""
 
@@ -61,6 +65,7 @@ def _params(xllamacpp: Any, config: dict[str, Any], key: str) -> Any:
     params.port = config["port"]
     params.api_keys = [key]
     params.n_parallel = config["parallel"]
+    params.n_threads_http = HTTP_THREADS + config["parallel"]
     params.n_ctx = config["context"] * config["parallel"]  # llama.cpp splits it over the slots
     params.n_batch = options.get("batch_size", 2048)
     params.n_ubatch = options.get("ubatch_size", 512)

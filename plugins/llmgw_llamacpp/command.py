@@ -10,6 +10,10 @@ from llmgw.errors import EngineUnavailable
 from llmgw_llamacpp.checks import complaints
 from llmgw_llamacpp.options import DRAFT_VALUES, SWITCHES, VALUES
 
+HTTP_THREADS: Final = 64
+"""Connections that are answered at once, beside one for each slot. With llama-server's few, requests that wait for a
+slot take them all, and whoever asks how busy it is waits too."""
+
 _PING: Final = 1
 """Seconds between pings on a stream. llama-server notices only there that it is to stop: with its own 30 s, an answer
 in flight kept a stopping process for half a minute."""
@@ -23,6 +27,7 @@ def argv(binary: str, profile: ProfileSpec, slot: Slot) -> tuple[str, ...]:
     made += ["--host", slot.host, "--port", str(slot.port), "--offline", "--no-webui"]
     # llama-server splits the context over its slots.
     made += ["--ctx-size", str(profile.context * profile.parallel), "--parallel", str(profile.parallel)]
+    made += ["--threads-http", str(HTTP_THREADS + profile.parallel)]
     made += ["--metrics", "--sse-ping-interval", str(_PING), "--verbosity", str(options.get("verbosity", 1))]
     made += ["--cache-ram", str(options.get("cache_ram_mib", 0))]
     if not options.get("cache_ram_mib"):

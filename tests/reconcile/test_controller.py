@@ -48,6 +48,10 @@ class HandClock:
     def advance(self, seconds: float) -> None:
         self.instant = Instant(Mono(self.instant.mono + seconds), Wall(self.instant.wall + seconds))
 
+    def jump(self, seconds: float) -> None:
+        """Somebody sets the wall clock."""
+        self.instant = Instant(self.instant.mono, Wall(self.instant.wall + seconds))
+
 
 @dataclass
 class World:
@@ -469,3 +473,14 @@ def test_ready_says_why_it_does_not_hold() -> None:
         False, "SourceUnavailable", "the catalog cannot be read; of the one in force 1 of 1 models ready",
     )  # fmt: skip
     assert ready(CatalogState(source="/c"))[:2] == (False, "NoCatalog")
+
+
+async def test_a_jump_of_the_clock_is_told_once() -> None:
+    world = World()
+    await world.push(model("a"))
+    await world.tell()
+    await world.settle()
+    world.clock.jump(3600)
+    await world.settle()
+    told = [event.message for event in world.events if event.reason == "clock jump"]
+    assert told == ["the wall clock went forward by 1h"]

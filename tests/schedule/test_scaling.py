@@ -313,6 +313,17 @@ def test_a_life_of_steps_stays_in_bounds_one_at_a_time(
         assert abs(state.extra - kept) <= 1, story
 
 
+def test_what_gateways_sent_beyond_the_slots_waits_though_the_engine_does_not_answer() -> None:
+    a = model("a")
+    deaf = replace(replica(a), load=None, parallel=2)
+    assert loads(observed(deaf, outstanding={deaf.id: 7}), {})[A] == ModelLoad(ready=1, running=2, waiting=5)
+    told = replace(deaf, load=EngineLoad(running=2, waiting=1))
+    assert loads(observed(told, outstanding={deaf.id: 7}), {})[A] == ModelLoad(ready=1, running=2, waiting=5)
+    assert loads(observed(told, outstanding={deaf.id: 1}), {})[A] == ModelLoad(ready=1, running=2, waiting=1)
+    early = replace(deaf, load=EngineLoad(running=0, waiting=0))  # read before the request was sent
+    assert loads(observed(early, outstanding={deaf.id: 1}), {})[A] == ModelLoad(ready=1, running=1, waiting=0)
+
+
 @given(some_loads, st.integers(1, 3), st.integers(1, 6))
 def test_the_same_load_for_ever_comes_to_rest(load: ModelLoad, base: int, ceiling: int) -> None:
     state, now = ScalingState(), NOW.wall
