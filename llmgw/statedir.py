@@ -70,6 +70,11 @@ class StateDir:
         """The default cache root."""
         return self.root / "weights"
 
+    @property
+    def collected(self) -> Path:
+        """What was removed from the cache: JSON lines."""
+        return self.root / "collected.log"
+
     def prepare(self) -> None:
         """Create the directory, or check its version.
 

@@ -7,9 +7,9 @@ from starlette.responses import Response
 
 from llmgw.admin import metrics, reading, views
 from llmgw.admin.answers import add_handlers, answer, failure
+from llmgw.admin.asking import PATIENCE
 from llmgw.admin.bodies import read_body
 from llmgw.admin.capacity_routes import capacity_records, capacity_routes, capacity_rows
-from llmgw.admin.collecting import collect_listing
 from llmgw.admin.diffs import Compare, diff_routes
 from llmgw.admin.elsewhere import Elsewhere
 from llmgw.admin.guard import Guard
@@ -18,6 +18,7 @@ from llmgw.admin.model_routes import log_routes, model_routes
 from llmgw.admin.node_routes import node_routes
 from llmgw.admin.plan_routes import Foresee, plan_routes
 from llmgw.admin.shapes import StopRequest, SwitchOutput
+from llmgw.admin.upkeep_routes import upkeep_routes
 from llmgw.clock import Clock, SystemClock
 from llmgw.errors import StaleRevision
 from llmgw.ids import NodeName
@@ -43,19 +44,23 @@ def create_app(
     compare: Compare | None = None,
     controller: str | None = None,
     leads: Callable[[], bool] = lambda: True,
+    patience: float = PATIENCE,
 ) -> FastAPI:
     """The application.
 
     `collect`: called at each scrape, for metrics of other parts. `state`: where engines' logs are read. `hosts`: names
     besides loopback's and the address that it listens on under which it may be asked. `foresee`: what
     plans are made by. `compare`: what gives the catalogs that are compared. `controller`: the name of a fleet's: what
-    other processes know is then asked of them. `leads`: whether metrics of models and nodes are told here.
+    other processes know is then asked of them. `leads`: whether metrics of models and nodes are told here. `patience`:
+    seconds without a sign of life after which a node counts as one that could not be asked about its weights.
     """
     # No OpenAPI page: FastAPI's loads its scripts from a network that a server may not have.
     app = FastAPI(title="llmgw", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.include_router(_open_routes(store, collect, leads))
-    app.include_router(_looking_routes(store, events, node, clock or SystemClock()), prefix="/api/v1")
-    app.include_router(model_routes(store, events, clock or SystemClock()), prefix="/api/v1")
+    app.include_router(_looking_routes(store, events, node), prefix="/api/v1")
+    app.include_router(upkeep_routes(store, clock or SystemClock(), compare, patience=patience), prefix="/api/v1")
+    here = state if controller is None else None  # a fleet's logs are on its nodes
+    app.include_router(model_routes(store, events, clock or SystemClock(), here), prefix="/api/v1")
     app.include_router(log_routes(store, state, clock or SystemClock()), prefix="/api/v1")
     app.include_router(_switch_routes(store, clock or SystemClock()), prefix="/api/v1")
     app.include_router(plan_routes(store, foresee), prefix="/api/v1")
@@ -96,7 +101,7 @@ def _open_routes(store: Store, collect: Sequence[metrics.Collect], leads: Callab
     return routes
 
 
-def _looking_routes(store: Store, log: EventLog, node: NodeName, clock: Clock) -> APIRouter:
+def _looking_routes(store: Store, log: EventLog, node: NodeName) -> APIRouter:
     routes = APIRouter()
 
     @routes.get("/status")
@@ -118,11 +123,6 @@ def _looking_routes(store: Store, log: EventLog, node: NodeName, clock: Clock) -
     @routes.get("/events")
     async def events(limit: int = Query(default=100, ge=1, le=KEPT), after: int = Query(default=0, ge=0)) -> Response:
         return answer(views.events(log.numbered(limit, after=after)))
-
-    @routes.get("/collect")
-    async def collecting(dry_run: bool = False) -> Response:
-        seen, kept = await reading.look(store), await reading.history(store)
-        return answer(collect_listing(seen, kept, clock.now(), dry_run=dry_run))
 
     return routes
 

@@ -25,7 +25,7 @@ from llmgw.store.api import Store
 from llmgw.store.values import Role
 from llmgw.units import MIB
 
-LEADERS: Final = frozenset({"/api/v1/plan", "/api/v1/diff"})
+LEADERS: Final = frozenset({"/api/v1/plan", "/api/v1/diff", "/api/v1/collect"})
 LOGS: Final = "/api/v1/logs"
 
 MOST_ASKED: Final = 16

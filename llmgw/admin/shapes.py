@@ -236,6 +236,7 @@ class WeightsRow:
     size: Size
     removable: bool
     reason: str
+    outcome: str = ""  #: once its node was asked to remove it: `removed`, `refused`, or `unknown` where no answer came
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,7 +350,9 @@ class ResetOutput:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectOutput:
     """`llmgw collect`. `stale`: why nothing is removable now, where the catalog's state is the reason. `dry_run`: only
-    what would be removed is listed."""
+    what would be removed is listed. `plan_id`: of exactly those entries; another list, another id. `collected`: the
+    nodes were asked; then `removed` is in bytes, `refused` a number of entries, and `unreached` says why which nodes
+    did not answer whole."""
 
     version: int = VERSION
     dry_run: bool
@@ -357,6 +360,59 @@ class CollectOutput:
     removable: Size
     kept: Size
     entries: tuple[WeightsRow, ...]
+    plan_id: str = ""
+    collected: bool = False
+    removed: Size = 0
+    refused: int = 0
+    unreached: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldRow:
+    """A cache entry of a node, or a file that is served in place (`entry` null). `wanted`: by the catalog in force.
+
+    `state`: `complete`, `incomplete`, or `corrupt` once it was set aside. `last_wanted`: seconds since the epoch.
+    """
+
+    node: str
+    entry: str | None
+    source: str
+    size: Size
+    state: str
+    wanted: bool
+    in_use: bool
+    pinned: str | None
+    last_wanted: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsOutput:
+    """`llmgw weights list`"""
+
+    version: int = VERSION
+    entries: tuple[HeldRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpkeepRow:
+    """What became of one entry. `done`: verified and sound, pinned, or unpinned; else `text` says why not."""
+
+    node: str
+    entry: str
+    source: str
+    size: Size
+    done: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpkeepOutput:
+    """`llmgw weights verify`, `pin` and `unpin`. `unreached`: nodes that did not answer whole, and why."""
+
+    version: int = VERSION
+    action: str
+    entries: tuple[UpkeepRow, ...]
+    unreached: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -486,6 +542,29 @@ class ResetRequest:
     by: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectRequest:
+    """The body of `POST /api/v1/collect`. `older_than` in seconds. `plan_id`: of the list that was agreed to; where the
+    list is another now, nothing is removed."""
+
+    older_than: float | None = None
+    keep_revisions: int | None = None
+    node: str | None = None
+    model: str | None = None
+    plan_id: str | None = None
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpkeepRequest:
+    """The body of `POST /api/v1/weights`. `action`: verify, pin, unpin; `what`: sources, entries, models; none: all."""
+
+    action: str
+    what: tuple[str, ...] = ()
+    node: str | None = None
+    by: str = ""
+
+
 OUTPUTS: Final = {
     "status": StatusOutput,
     "models": ModelsOutput,
@@ -496,6 +575,8 @@ OUTPUTS: Final = {
     "cordon": CordonOutput,
     "reset": ResetOutput,
     "collect": CollectOutput,
+    "weights": WeightsOutput,
+    "upkeep": UpkeepOutput,
     "validate": ValidateOutput,
     "down": DownOutput,
     "doctor": DoctorOutput,

@@ -21,6 +21,7 @@ from llmgw.agent.report import Reporter, Wanted
 from llmgw.agent.scopes import Scopes
 from llmgw.agent.timing import Timing
 from llmgw.agent.traffic import Traffic
+from llmgw.agent.upkeep import Orders
 from llmgw.clock import Clock
 from llmgw.engine.manager import Engines
 from llmgw.errors import TerminalError
@@ -34,6 +35,7 @@ from llmgw.store.events import EventLog
 from llmgw.store.follow import follow, listed
 from llmgw.tasks import Tasks
 from llmgw.units import Bytes
+from llmgw.weights.upkeep import Upkeep
 
 UNCLAIMED: Final = 30.0
 """Seconds that a failed replica without an assignment is reported: time for the controller to take note."""
@@ -57,10 +59,11 @@ class Agent:
         ports: range = DEFAULT_PORTS,
         grace: float = GRACE,
         timing: Timing = Timing(),  # noqa: B008 - a frozen value
+        upkeep: Upkeep | None = None,
         log_size: Bytes = LOG_SIZE,
         scopes: Callable[[], Scopes] = scopes.look,
     ) -> None:
-        """`grace`: seconds that an engine has between SIGTERM and SIGKILL."""
+        """`grace`: seconds that an engine has between SIGTERM and SIGKILL. `upkeep`: of the cache, on request."""
         self._node = node
         self._store = store
         self._state = state
@@ -73,6 +76,7 @@ class Agent:
         self._ports = ports
         self._grace = grace
         self._timing = timing
+        self._upkeep = upkeep
         self._log_size = log_size
         self._scopes = scopes
         self._traffic = Traffic()
@@ -125,9 +129,22 @@ class Agent:
         self._tasks.start(self._fingerprints.run(self._clock, self._reporter.changed), "agent: fingerprints")
         if orphans.come_to_us():
             self._tasks.start(orphans.run(self._clock, self._timing.bury_every), "agent: orphans")
+        if self._upkeep is not None:
+            self._tasks.start(self._orders(self._upkeep).run(), "agent: upkeep", essential=True)
         self._tasks.start(rotation.run(around, self._logs), "agent: logs", essential=True)
         self._tasks.start(self._reporter.run(around, self._fingerprints), "agent: report", essential=True)
         await self._tasks.wait()
+
+    def _orders(self, upkeep: Upkeep) -> Orders:
+        return Orders(
+            node=self._node,
+            store=self._store,
+            upkeep=upkeep,
+            in_use=self._reporter.sources_in_use,
+            clock=self._clock,
+            record=self._events.record,
+            changed=self._reporter.changed,
+        )
 
     # -- at start
 

@@ -21,6 +21,7 @@ from llmgw.ids import Digest, ReplicaId
 from llmgw.store import codec, keys
 from llmgw.store.api import Store
 from llmgw.store.values import Applied
+from llmgw.weights.naming import canonical
 
 log = structlog.get_logger("llmgw.agent")
 
@@ -118,6 +119,10 @@ class Reporter:
         )
         pids = {id: one.pids for id, one in resident.items()}
         return attribute(found, pids, engaged=engaged, own_pids=in_pid_namespace())
+
+    def sources_in_use(self) -> frozenset[str]:
+        """Canonical: of all that the engines were started with."""
+        return frozenset(canonical(spec.source) for spec in self._in_use())
 
     def _in_use(self) -> tuple[WeightsSpec, ...]:
         held = [replica.assignment.profile for replica in self._replicas.values() if not replica.done.is_set()]

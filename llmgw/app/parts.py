@@ -22,6 +22,7 @@ from llmgw.store.api import Store
 from llmgw.store.events import EventLog
 from llmgw.store.held import Writer
 from llmgw.weights.cache import Cache
+from llmgw.weights.upkeep import Upkeep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +120,7 @@ def build_agent(base: Base, engines: Engines, cache: Cache, *, ports: range | No
         secret=base.secret,
         host=host,
         ports=ports or DEFAULT_PORTS,
+        upkeep=Upkeep(cache, node=base.node, log=base.state.collected, clock=base.clock),
     )
 
 

@@ -35,6 +35,7 @@ from llmgw.cli import (
     switch,
     up,
     validate,
+    weights,
 )
 from llmgw.cli.exits import ExitCode
 from llmgw.cli.text import clean
@@ -79,6 +80,7 @@ def make_app() -> typer.Typer:
     app.command("collect")(collect.collect)
     app.command("bench")(bench.bench)
     app.command("doctor")(doctor.doctor)
+    app.add_typer(weights.make_app(), name="weights")
     app.add_typer(service.make_app(), name="service")
     app.add_typer(plugins.make_app(), name="plugins")
     return app

@@ -125,12 +125,21 @@ def event_cells(row: EventRow, now: float) -> tuple[str, ...]:
     return (ago(row.at, now), row.subject, row.reason, row.message)
 
 
+def short_entry(entry: str) -> str:
+    """Enough of it to name it by; of one that was set aside, that it was."""
+    if entry.startswith("corrupt-"):
+        return f"corrupt-{entry.removeprefix('corrupt-')[:_ENTRY_SHOWN]}"
+    return entry[:_ENTRY_SHOWN]
+
+
 def weights_cells(row: WeightsRow) -> tuple[str, ...]:
-    if row.removable:
+    if row.outcome:
+        verdict = f"{row.outcome}: {row.reason}" if row.reason else row.outcome
+    elif row.removable:
         verdict = f"removable: {row.reason}" if row.reason else "removable"
     else:
         verdict = f"kept: {row.reason}"
-    return (row.entry[:_ENTRY_SHOWN], row.node, size(row.size), row.source, verdict)
+    return (short_entry(row.entry), row.node, size(row.size), row.source, verdict)
 
 
 def problem_line(row: ProblemRow) -> str:

@@ -10,7 +10,7 @@ import structlog
 from llmgw.catalog.live import LiveCatalog, load_last_good, save_last_good
 from llmgw.catalog.load import Loaded, load_catalog, revision_of
 from llmgw.catalog.source import Source
-from llmgw.catalog.spec import Catalog
+from llmgw.catalog.spec import Catalog, ModelSpec
 from llmgw.catalog.watch import Observation, follow
 from llmgw.clock import Clock
 from llmgw.engine.manager import Engines
@@ -205,13 +205,21 @@ async def _history(store: Store, catalog: Catalog, now: Instant) -> list[Put | D
     if last is not None and last.digest == catalog.digest:
         return []
     number = 1 + (last.number if last else 0)
-    profiles = [profile for model in catalog.models.values() for profile in model.profiles]
-    sources = sorted({canonical(spec.source) for profile in profiles for spec in profile.every_file})
+    models = {str(model.name): _sources(model) for model in catalog.models.values()}
     entry = HistoryEntry(
-        number=number, revision=catalog.revision, digest=catalog.digest, at=now.wall, sources=tuple(sources)
+        number=number,
+        revision=catalog.revision,
+        digest=catalog.digest,
+        at=now.wall,
+        sources=tuple(sorted({source for sources in models.values() for source in sources})),
+        models=models,
     )
     surplus = entries[: max(0, len(entries) + 1 - HISTORY_KEPT)]
     return [Put(keys.history(number), encode(entry)), *(Delete(old.key) for old in surplus)]
+
+
+def _sources(model: ModelSpec) -> tuple[str, ...]:
+    return tuple(sorted({canonical(spec.source) for profile in model.profiles for spec in profile.every_file}))
 
 
 def _count(catalog: Catalog) -> str:

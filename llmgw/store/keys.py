@@ -24,6 +24,8 @@ CLUSTER: Final = "cluster"  #: values.ClusterIdentity
 MEMBERS: Final = "members/"  #: values.Member; there while its process lives
 RESTARTS: Final = "restarts/"  #: values.RestartOrder
 EVENTS: Final = "events/"  #: values.ToldEvents
+UPKEEP_ORDERS: Final = "upkeep/orders/"  #: values.UpkeepOrder; there while whoever asks waits for the answer
+UPKEEP_ANSWERS: Final = "upkeep/answers/"  #: values.UpkeepAnswer
 
 DURABLE: Final = ("settings/", APPLIED, HISTORY, RECOVERY, MEASURED, CONCURRENCY, ASKS, SCALING)
 """Prefixes that the embedded store keeps on disk. The rest is rebuilt from what runs."""
@@ -98,6 +100,14 @@ def restart(role: str, name: str) -> str:
 
 def events(role: str, name: str) -> str:
     return f"{EVENTS}{role}/{name}"
+
+
+def upkeep_order(node: NodeName, order: str) -> str:
+    return f"{UPKEEP_ORDERS}{node}/{order}"
+
+
+def upkeep_answer(node: NodeName, order: str) -> str:
+    return f"{UPKEEP_ANSWERS}{node}/{order}"
 
 
 def last(key: str) -> str:

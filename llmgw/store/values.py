@@ -15,7 +15,7 @@ from llmgw.catalog.spec import (
 from llmgw.errors import Problem
 from llmgw.facts import Event
 from llmgw.ids import Digest, NodeName, Revision
-from llmgw.units import Wall
+from llmgw.units import Bytes, Seconds, Wall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,7 @@ class HistoryEntry:
     digest: Digest
     at: Wall
     sources: tuple[str, ...] = ()
+    models: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  #: the same, by the model that wanted them
 
 
 class ConditionType(StrEnum):
@@ -131,3 +132,45 @@ class ToldEvents:
     """One writer's last events, oldest first."""
 
     events: tuple[ToldEvent, ...] = ()
+
+
+class UpkeepAction(StrEnum):
+    REMOVE = "remove"
+    VERIFY = "verify"
+    PIN = "pin"
+    UNPIN = "unpin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpkeepOrder:
+    """What a node is asked to do with entries of its cache; it looks for itself whether it may.
+
+    `catalog`: in force as the asker saw it; `min_age`: seconds since an entry to be removed was last wanted.
+    """
+
+    action: UpkeepAction
+    entries: tuple[str, ...]
+    at: Wall
+    by: str
+    catalog: Digest | None = None
+    revision: Revision | None = None
+    min_age: Seconds = Seconds(0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpkeepOutcome:
+    """`done`: it is as was asked for; `text` says why not, or what was found."""
+
+    entry: str
+    done: bool
+    text: str = ""
+    size: Bytes = Bytes(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpkeepAnswer:
+    """Of one node to one order, growing until it is finished. `at`: another, while it is at work."""
+
+    at: Wall
+    outcomes: tuple[UpkeepOutcome, ...] = ()
+    finished: bool = False

@@ -3,8 +3,9 @@
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ from llmgw.weights.fetch import Fetch, check_sha256
 from llmgw.weights.folder import Folders
 from llmgw.weights.gguf import Scalar
 from llmgw.weights.manifest import Manifest
+from llmgw.weights.removal import CORRUPT
 from llmgw.weights.sources import hash_file, in_thread
 
 log = structlog.get_logger("llmgw.weights")
@@ -67,6 +69,7 @@ class Cache:
         self._local: dict[str, tuple[tuple[_Stamp, ...], dict[str, Scalar]]] = {}
         self._folders = Folders()
         self._verified: dict[tuple[str, str], _Stamp] = {}
+        self._aside: set[str] = set()  #: entries that are about to be moved away: nobody finds them
         self._trouble: str | None = None  #: with reading the root; said once
 
     def open(self) -> None:
@@ -165,7 +168,8 @@ class Cache:
         now = self._clock.now().wall
         found = [fact for name in self._entry_names() if (fact := self._entry_fact(name, now)) is not None]
         local = {spec.source for spec in wanted if naming.is_local(spec.source)}
-        return (*found, *(fact for source in sorted(local) if (fact := self._local_fact(source, now)) is not None))
+        here = (fact for source in sorted(local) if (fact := self._local_fact(source, now)) is not None)
+        return (*found, *self._corrupt_facts(now), *here)
 
     def mark_wanted(self, specs: Iterable[WeightsSpec], now: Wall) -> None:
         """Stamp the entries of `specs` as wanted at `now`, at most once a minute each. Survives restarts."""
@@ -182,6 +186,38 @@ class Cache:
             self._stamped[name] = now
 
     # -- entries
+
+    @property
+    def cluster_id(self) -> str:
+        return self._cluster_id
+
+    def being_fetched(self, name: str) -> bool:
+        return name in self._fetches
+
+    @contextmanager
+    def aside(self, name: str) -> Iterator[None]:
+        """Nobody is given the entry meanwhile."""
+        self._aside.add(name)
+        try:
+            yield
+        finally:
+            self._aside.discard(name)
+            self._manifests.pop(name, None)
+            self._stamped.pop(name, None)
+
+    def manifest_of(self, name: str) -> Manifest | None:
+        """Of an entry, or of one that was set aside as corrupt. None: there is none."""
+        return self._manifest(name) if naming.is_entry(name) or CORRUPT.fullmatch(name) else None
+
+    def _corrupt_facts(self, now: Wall) -> Iterator[WeightsFact]:
+        try:
+            with os.scandir(self.root) as found:
+                names = sorted(e.name for e in found if CORRUPT.fullmatch(e.name) and e.is_dir(follow_symlinks=False))
+        except OSError:  # told by _entry_names
+            return
+        for name in names:
+            if (fact := self._entry_fact(name, now)) is not None:
+                yield replace(fact, complete=False, corrupt=True, metadata={})
 
     def _entry_names(self) -> list[str]:
         try:
@@ -217,7 +253,7 @@ class Cache:
         exact = naming.entry_name(spec.source, spec.sha256)
         for name in (exact, *(other for other in self._entry_names() if other != exact)):
             path = self.root / name
-            found = None if path.is_symlink() else self._manifest(name)
+            found = None if name in self._aside or path.is_symlink() else self._manifest(name)
             if found is None or found.source != spec.source or not manifest.is_complete(path, found):
                 continue
             if spec.sha256 is None or found.files[0].sha256 == spec.sha256.lower():
@@ -225,7 +261,7 @@ class Cache:
         return None
 
     def _entry_fact(self, name: str, now: Wall) -> WeightsFact | None:
-        found = self._manifest(name)
+        found = None if name in self._aside else self._manifest(name)
         if found is None:
             return None
         # Read each time: another daemon that shares the cache stamps it too.
@@ -240,6 +276,7 @@ class Cache:
             licence=found.licence,
             sha256=found.files[0].sha256,
             metadata=found.metadata,
+            pinned=manifest.pinned_by(self.root / name),
         )
 
     # -- files in place

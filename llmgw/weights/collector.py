@@ -51,13 +51,13 @@ def listing(
 
     `wanted`, `in_use` and `being_fetched` are canonical sources; `history` is oldest first; `stale` says why the
     catalog is not surely the operator's latest (invalid, unreadable, held): then nothing is removable. The order of
-    reasons: stale, in use, being fetched, a kept revision wants it, too young. Files served in place are somebody
-    else's and never listed.
+    reasons: stale, pinned, in use, being fetched, a kept revision wants it, too young. Files served in place are
+    somebody else's and never listed. A corrupt entry is of no use to anybody: its age alone counts.
     """
     kept = kept_revisions(history, keep_revisions)
     found = []
     for fact in entries:
-        if fact.entry is None or fact.source in wanted:
+        if fact.entry is None or (fact.source in wanted and not fact.corrupt):
             continue
         age = now.since(fact.last_wanted)
         reason = stale or _hold(fact, in_use, being_fetched) or _revision(fact, kept, keep_revisions)
@@ -69,7 +69,7 @@ def listing(
                 source=fact.source,
                 size=fact.size,
                 removable=reason is None,
-                reason=reason or f"last wanted {format_seconds(age)} ago",
+                reason=reason or f"{'corrupt, ' if fact.corrupt else ''}last wanted {format_seconds(age)} ago",
             )
         )
     return tuple(sorted(found, key=lambda listed: (-listed.size, listed.entry)))
@@ -90,12 +90,18 @@ def kept_revisions(history: Sequence[Applied], keep: int) -> tuple[Applied, ...]
 
 
 def _hold(fact: WeightsFact, in_use: Collection[str], being_fetched: Collection[str]) -> str | None:
+    if fact.pinned is not None:
+        return f"pinned by {fact.pinned}"
+    if fact.corrupt:  # what is used or fetched is another copy
+        return None
     if fact.in_use or fact.source in in_use:
         return "in use"
     return "being fetched" if fact.source in being_fetched else None
 
 
 def _revision(fact: WeightsFact, kept: Sequence[Applied], keep: int) -> str | None:
+    if fact.corrupt:
+        return None
     for number, applied in enumerate(kept, start=1):
         if fact.source in applied.sources:
             return f"revision {applied.revision[:12]} is {number} of {keep}"

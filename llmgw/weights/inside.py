@@ -45,6 +45,9 @@ class Inside:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
         os.close(self._fd)
 
     def path(self) -> str:
@@ -58,7 +61,7 @@ class Inside:
         """On the same file system: another raises OSError (EXDEV)."""
         inner = Inside(os.open(_plain(name), _FLAGS, dir_fd=self._fd))
         if inner.device != self.device:
-            inner.__exit__(None, None, None)
+            inner.close()
             raise OSError(errno.EXDEV, "another file system is mounted there", name)
         return inner
 

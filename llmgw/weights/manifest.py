@@ -13,6 +13,7 @@ from llmgw.weights.gguf import Scalar
 
 MANIFEST: Final = "manifest.json"
 LAST_WANTED: Final = "last_wanted"
+PINNED: Final = "pinned"
 FILES: Final = "files"
 VERSION: Final = 1
 
@@ -79,6 +80,31 @@ def read_wanted(entry: Path) -> Wall | None:
         return Wall(float((entry / LAST_WANTED).read_text()))
     except (OSError, ValueError):
         return None
+
+
+class Pin(msgspec.Struct, frozen=True, kw_only=True):
+    by: str
+    at: float
+
+
+def pin(entry: Path, by: str, now: Wall) -> None:
+    """Raises OSError."""
+    write_atomic(entry / PINNED, msgspec.json.encode(Pin(by=by, at=now)) + b"\n")
+
+
+def unpin(entry: Path) -> None:
+    """Idempotent. Raises OSError."""
+    (entry / PINNED).unlink(missing_ok=True)
+
+
+def pinned_by(entry: Path) -> str | None:
+    """None: nobody pinned it. A pin that cannot be read is one."""
+    try:
+        return msgspec.json.decode((entry / PINNED).read_bytes(), type=Pin).by
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError):
+        return "someone"
 
 
 def metadata_of(path: Path) -> dict[str, Scalar]:

@@ -206,10 +206,37 @@ def test_collect_lists_with_a_verdict_each(ask: Any) -> None:
     assert "93.0 MiB removable, 0 B kept" in ran.out
 
 
-def test_collecting_is_not_supported_yet_and_deletes_nothing(ask: Any) -> None:
-    ran = ask("collect", "--collect")
+def test_a_list_that_is_another_than_the_agreed_one_is_refused(ask: Any) -> None:
+    ran = ask("collect", "--collect", "--plan-id", "0" * 12)
     assert (ran.code, ran.out) == (1, "")
-    assert "not supported yet" in ran.err
+    assert "the list is another now" in ran.err
+    assert "nothing was removed" in ran.err
+    assert ask("collect", "--plan-id", "0" * 12).code == 64
+
+
+def test_collect_narrows_by_node_model_age_and_revisions(ask: Any, daemon: Any) -> None:
+    daemon.do(daemon.seeds.history(1, seed.OLD_SOURCE, digest="c" * 64))
+    assert "kept: revision" in ask("collect", "--node", "gpu-1").out
+    assert "removable" in ask("collect", "--keep-revisions", "0").out
+    assert "too young" in ask("collect", "--keep-revisions", "0", "--older-than", "300000d").out
+    assert "no node" in ask("collect", "--node", "gpu-9").err
+    assert "no catalog that is remembered" in ask("collect", "--model", "nobody").err
+    assert ask("collect", "--older-than", "soon").code == 64
+
+
+def test_where_no_node_has_anything_that_can_go_nobody_is_asked(ask: Any, daemon: Any) -> None:
+    daemon.do(daemon.seeds.history(1, seed.OLD_SOURCE, digest="c" * 64))
+    ran = ask("collect", "--collect")
+    assert (ran.code, ran.out) == (0, "0 asked for, 0 B removed\n")
+
+
+def test_weights_are_listed_with_what_holds_them(ask: Any) -> None:
+    ran = ask("weights", "list")
+    assert ran.code == 0
+    assert seed.SMOL_SOURCE in ran.out
+    rows = parsed("weights", ask("weights", "list", "--json").out)["entries"]
+    assert {(row["source"], row["wanted"]) for row in rows} == {(seed.SMOL_SOURCE, True), (seed.OLD_SOURCE, False)}
+    assert "no cache entry is" in ask("weights", "pin", "nobody").err
 
 
 def test_with_dry_run_and_collect_both_given_nothing_is_deleted(ask: Any) -> None:

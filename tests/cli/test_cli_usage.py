@@ -40,6 +40,7 @@ COMMANDS = (
     "collect",
     "bench",
     "doctor",
+    "weights",
     "service",
     "plugins",
 )

@@ -62,6 +62,8 @@ def test_every_store_key_is_in_the_table_and_no_other() -> None:
         keys.member("ROLE", "NAME"),
         keys.restart("ROLE", "NAME"),
         keys.events("ROLE", "NAME"),
+        keys.upkeep_order(NodeName("NODE"), "ID"),
+        keys.upkeep_answer(NodeName("NODE"), "ID"),
     }
     table = {docs_text.words(row[0])[0]: row for row in docs_text.rows(PAGE, "store key")}
     assert set(table) == made
