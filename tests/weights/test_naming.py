@@ -30,11 +30,10 @@ def test_spellings_of_one_source_are_one(text: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("text", "advice"),
     [
-        ("", "write pypi://"),
-        ("models/x.gguf", "write pypi://"),
-        ("~/x.gguf", "write pypi://"),
+        ("", "or file:///absolute/path for what"),
+        ("models/x.gguf", "or file:///absolute/path for what"),
+        ("~/x.gguf", "or file:///absolute/path for what"),
         ("hf://org/repo/file", "not supported yet"),
-        ("https://example.org/x", "not supported yet"),
         ("pypi://dist/x", "==1.2.3"),
         ("pypi://dist>=1/x", "==1.2.3"),
         ("pypi://dist==1.*/x", "==1.2.3"),

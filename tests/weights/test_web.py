@@ -1,0 +1,435 @@
+"""Downloads from a real web server on loopback."""
+
+import asyncio
+import hashlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from servers import CERTIFICATE, Site, closed_port, serve
+
+from llmgw.catalog.spec import SecretRef, WeightsSpec
+from llmgw.clock import SystemClock
+from llmgw.errors import WeightsRefused, WeightsUnavailable
+from llmgw.facts import Progress
+from llmgw.units import Bytes
+from llmgw.weights.cache import Cache
+from llmgw.weights.http import MOST_REDIRECTS
+from llmgw.weights.naming import entry_name
+from llmgw.weights.web import Web
+
+CONTENT = bytes(range(256)) * 20_000  # 5 MB
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with serve() as served:
+        served.files["/m/model.bin"] = CONTENT
+        yield served
+
+
+@pytest.fixture(autouse=True)
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def cache(root: Path) -> Cache:
+    return open_cache(root)
+
+
+def open_cache(root: Path, stall: float = 5.0) -> Cache:
+    web = Web(stall=stall, first_wait=0.01)
+    made = Cache(root, cluster_id="c1", clock=SystemClock(), sources={"http": web, "https": web})
+    made.open()
+    return made
+
+
+def spec_of(site: Site, *, path: str = "/m/model.bin", **more: object) -> WeightsSpec:
+    return WeightsSpec(source=f"{site.url}{path}", **more)  # type: ignore[arg-type]
+
+
+async def get(cache: Cache, spec: WeightsSpec, *, reserve: int = 0, seen: list[Progress] | None = None) -> Path:
+    return await cache.fetch(spec, reserve=Bytes(reserve), progress=(seen if seen is not None else []).append)
+
+
+def names(root: Path) -> set[str]:
+    return {path.name for path in root.iterdir()} - {".llmgw-cache"}
+
+
+async def until(condition: Callable[[], bool], within: float = 20) -> None:
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        await asyncio.sleep(0.02)
+
+
+async def test_a_file_comes_whole_and_is_kept(cache: Cache, root: Path, site: Site) -> None:
+    seen: list[Progress] = []
+    spec = spec_of(site, sha256=SHA256, size=Bytes(len(CONTENT)))
+    path = await get(cache, spec, seen=seen)
+    assert path.name == "model.bin"
+    assert path.read_bytes() == CONTENT
+    assert names(root) == {entry_name(spec.source, SHA256)}
+    assert {each.name for each in path.parents[1].iterdir()} == {"files", "manifest.json"}
+    assert seen[-1] == Progress(done=Bytes(len(CONTENT)), total=Bytes(len(CONTENT)))
+    assert cache.locate(spec) == path
+    (fact,) = cache.facts([])
+    assert (fact.size, fact.sha256, fact.complete) == (len(CONTENT), SHA256, True)
+    assert await get(cache, spec) == path
+    assert len(site.asked) == 1
+
+
+async def test_many_that_want_it_share_one_download(cache: Cache, site: Site) -> None:
+    paths = await asyncio.gather(*(get(cache, spec_of(site)) for _ in range(10)))
+    assert len(set(paths)) == 1
+    assert len(site.gets) == 1
+
+
+async def test_a_connection_that_breaks_is_gone_on_with(cache: Cache, site: Site) -> None:
+    site.cut_at = [2_000_000, 100_000, 5, 1_500_000]
+    path = await get(cache, spec_of(site))
+    assert path.read_bytes() == CONTENT
+    assert site.sent == len(CONTENT), "no byte came twice"
+    assert [asked.headers.get("Range") for asked in site.gets] == [
+        None, "bytes=2000000-", "bytes=2100000-", "bytes=2100005-", "bytes=3600005-",
+    ]  # fmt: skip
+    assert {asked.headers.get("If-Range") for asked in site.gets[1:]} == {'"1"'}
+
+
+async def test_what_was_given_up_is_gone_on_with_at_the_next_try_and_after_a_restart(root: Path, site: Site) -> None:
+    site.cut_at = [2_000_000]
+    site.statuses = []
+    spec = spec_of(site)
+
+    async def fail(cache: Cache) -> str:
+        with pytest.raises(WeightsUnavailable) as caught:
+            await get(cache, spec)
+        return str(caught.value)
+
+    cache = open_cache(root)
+    original = site.files["/m/model.bin"]
+    site.cut_at = [2_000_000, *[0] * 4]
+    said = await fail(cache)
+    assert "stopped after 1.9 MiB of 4.9 MiB" in said
+    assert "goes on from there" in said
+    assert "http_proxy" in said
+    assert names(root) == {f"kept-{entry_name(spec.source, None)}"}
+    site.cut_at = [1_000_000, *[0] * 4]
+    assert "2.9 MiB" in await fail(cache)
+    again = open_cache(root)
+    path = await get(again, spec)
+    assert path.read_bytes() == original
+    assert site.sent == len(CONTENT)
+    assert names(root) == {entry_name(spec.source, None)}
+
+
+async def test_a_changed_file_starts_anew(cache: Cache, site: Site) -> None:
+    other = CONTENT[::-1]
+    site.cut_at = [2_000_000, *[0] * 4]
+    with pytest.raises(WeightsUnavailable):
+        await get(cache, spec_of(site))
+    site.files["/m/model.bin"], site.etag = other, '"2"'
+    assert (await get(cache, spec_of(site))).read_bytes() == other
+
+
+async def test_a_server_that_ignores_if_range_is_found_out_by_its_etag(cache: Cache, site: Site) -> None:
+    site.cut_at = [2_000_000, *[0] * 4]
+    with pytest.raises(WeightsUnavailable):
+        await get(cache, spec_of(site))
+    other = CONTENT[::-1]
+    site.files["/m/model.bin"] = other
+    site.headers["ETag"] = '"2"'
+    site.etag = None  # so that If-Range matches nothing: see below
+
+    def ignoring(path: str) -> None:
+        site.asked[-1].headers.pop("If-Range", None)
+
+    site.location = ignoring
+    assert (await get(cache, spec_of(site))).read_bytes() == other
+
+
+async def test_a_changed_file_without_an_etag_is_found_out_by_its_checksum(cache: Cache, site: Site) -> None:
+    other = CONTENT[::-1]
+    spec = spec_of(site, sha256=hashlib.sha256(other).hexdigest())
+    site.etag, site.cut_at = None, [2_000_000, *[0] * 4]
+    with pytest.raises(WeightsUnavailable):
+        await get(cache, spec)
+    site.files["/m/model.bin"] = other
+    assert (await get(cache, spec)).read_bytes() == other
+    assert site.gets[-2].headers["Range"] == "bytes=2000000-"
+    assert "Range" not in site.gets[-1].headers
+
+
+@pytest.mark.parametrize("etag", [None, 'W/"1"'])
+async def test_without_anything_to_resume_by_it_starts_anew(etag: str | None, cache: Cache, site: Site) -> None:
+    site.etag, site.cut_at = etag, [2_000_000]
+    assert (await get(cache, spec_of(site))).read_bytes() == CONTENT
+    assert ["Range" in asked.headers for asked in site.gets] == [False, False]
+
+
+async def test_a_server_without_ranges_sends_it_again(cache: Cache, site: Site) -> None:
+    site.ranges, site.cut_at = False, [2_000_000]
+    assert (await get(cache, spec_of(site))).read_bytes() == CONTENT
+
+
+async def test_a_file_that_became_shorter_than_what_is_here_starts_anew(cache: Cache, site: Site) -> None:
+    site.cut_at = [2_000_000, *[0] * 4]
+    with pytest.raises(WeightsUnavailable):
+        await get(cache, spec_of(site))
+    site.files["/m/model.bin"] = b"short"  # under the same ETag: 416
+    assert (await get(cache, spec_of(site))).read_bytes() == b"short"
+
+
+async def test_a_length_that_is_a_lie_is_no_whole_file(cache: Cache, root: Path, site: Site) -> None:
+    site.lie = 10
+    with pytest.raises(WeightsUnavailable, match="stopped after"):
+        await get(cache, spec_of(site))
+    assert cache.locate(spec_of(site)) is None
+
+
+async def test_a_stalled_server_is_given_up_and_gone_on_with(root: Path, site: Site) -> None:
+    cache = open_cache(root, stall=0.2)
+    site.stall_at = 1_000_000
+    with pytest.raises(WeightsUnavailable, match=r"no byte came in time"):
+        await get(cache, spec_of(site, sha256="0" * 64))
+    site.stall_at = None
+    with pytest.raises(WeightsRefused, match="sha256"):
+        await get(cache, spec_of(site, sha256="0" * 64))
+    assert names(root) == set()
+
+
+async def test_who_cancels_a_stalled_download_does_not_wait_for_the_server(
+    cache: Cache, root: Path, site: Site
+) -> None:
+    site.stall_at = 1_000_000
+    asker = asyncio.ensure_future(get(cache, spec_of(site)))
+    await until(lambda: site.sent > 0)
+    began = time.monotonic()
+    asker.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asker
+    assert time.monotonic() - began < 2
+    assert {name.partition("-")[0] for name in names(root)} == {"kept"}
+
+
+@pytest.mark.parametrize("statuses", [[503], [429, 502], [500, 504, 408]])
+async def test_a_busy_server_is_asked_again(statuses: list[int], cache: Cache, site: Site) -> None:
+    site.statuses = statuses
+    assert (await get(cache, spec_of(site))).read_bytes() == CONTENT
+
+
+async def test_a_server_that_asks_for_much_patience_gets_it_from_the_next_try(cache: Cache, site: Site) -> None:
+    site.answer_always, site.headers = 503, {"Retry-After": "3600"}
+    with pytest.raises(WeightsUnavailable, match="asks to wait 3600 s"):
+        await get(cache, spec_of(site))
+    assert len(site.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(401, "token"), (403, "token"), (404, "no such file"), (410, "no such file"), (400, "correct the source")],
+)
+async def test_a_refusal_says_what_to_do_and_leaves_nothing(
+    status: int, said: str, cache: Cache, root: Path, site: Site
+) -> None:
+    site.answer_always = status
+    with pytest.raises(WeightsRefused, match=said) as caught:
+        await get(cache, spec_of(site))
+    assert spec_of(site).source in str(caught.value)
+    assert str(status) in str(caught.value)
+    assert names(root) == set()
+
+
+async def test_a_token_is_shown_to_its_own_server_alone_and_never_printed(
+    cache: Cache, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODEL_TOKEN", "s3cret")
+    site.token = "s3cret"
+    spec = spec_of(site, token=SecretRef(from_env="MODEL_TOKEN"))
+    assert (await get(cache, spec)).read_bytes() == CONTENT
+    with serve() as elsewhere:
+        elsewhere.files["/there"] = CONTENT
+        site.token = None
+        site.location = lambda path: f"{elsewhere.url}/there"
+        assert await get(cache, spec_of(site, path="/other.bin", token=SecretRef(from_env="MODEL_TOKEN")))
+        assert "Authorization" in site.gets[-1].headers
+        assert "Authorization" not in elsewhere.gets[-1].headers
+    monkeypatch.setenv("MODEL_TOKEN", "wr0ng")
+    site.token, site.location = "s3cret", lambda path: None
+    with pytest.raises(WeightsRefused, match="renew it") as caught:
+        await get(cache, spec_of(site, path="/m/model.bin?2", token=SecretRef(from_env="MODEL_TOKEN")))
+    assert "wr0ng" not in repr(caught.value)
+    monkeypatch.delenv("MODEL_TOKEN")
+    with pytest.raises(WeightsRefused, match="set the variable MODEL_TOKEN"):
+        await get(cache, spec_of(site, path="/m/model.bin?3", token=SecretRef(from_env="MODEL_TOKEN")))
+
+
+async def test_redirects_are_followed_and_bounded(cache: Cache, root: Path, site: Site) -> None:
+    site.location = lambda path: "/m/model.bin" if path == "/go" else None
+    assert (await get(cache, spec_of(site, path="/go"))).read_bytes() == CONTENT
+    site.location = lambda path: path + "x"
+    with pytest.raises(WeightsRefused, match="redirected more than 10 times"):
+        await get(cache, spec_of(site, path="/loop"))
+    assert sum(asked.path.startswith("/loop") for asked in site.asked) == MOST_REDIRECTS + 1
+    site.location = lambda path: "file:///etc/passwd"
+    with pytest.raises(WeightsRefused, match="no web address"):
+        await get(cache, spec_of(site, path="/file"))
+    site.location = lambda path: "http://192.0.2.1/x"
+    with pytest.raises(WeightsRefused, match="not encrypted"):
+        await get(cache, spec_of(site, path="/away"))
+
+
+async def test_plain_http_to_another_machine_needs_permission_and_takes_no_token(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(WeightsRefused, match="insecure: true"):
+        await get(cache, WeightsSpec(source="http://192.0.2.1/x"))
+    monkeypatch.setenv("MODEL_TOKEN", "s3cret")
+    with pytest.raises(WeightsRefused, match="unencrypted"):
+        await get(
+            cache,
+            WeightsSpec(source="http://192.0.2.1/x", insecure=True, token=SecretRef(from_env="MODEL_TOKEN")),
+        )
+
+
+async def test_over_https_a_certificate_must_be_trusted_and_no_redirect_leaves_encryption(
+    cache: Cache, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serve(encrypted=True) as secure:
+        secure.files["/m/model.bin"] = CONTENT
+        with pytest.raises(WeightsUnavailable, match=r"certificate of 127\.0\.0\.1 cannot be trusted .*SSL_CERT_FILE"):
+            await get(cache, spec_of(secure))
+        monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+        secure.cut_at = [2_000_000]
+        assert (await get(cache, spec_of(secure))).read_bytes() == CONTENT
+        secure.location = lambda path: f"{site.url}/m/model.bin"
+        with pytest.raises(WeightsRefused, match="redirected from https to http"):
+            await get(cache, spec_of(secure, path="/away", insecure=True))
+        assert not site.asked
+
+
+async def test_the_environments_proxy_is_used(cache: Cache, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.files["http://models.invalid/x.bin"] = CONTENT  # a proxy is asked for the whole URL
+    monkeypatch.setenv("http_proxy", site.url.replace("http://", "http://me:pass@"))
+    path = await get(cache, WeightsSpec(source="http://models.invalid/x.bin", insecure=True))
+    assert path.read_bytes() == CONTENT
+    assert site.gets[-1].headers["Proxy-Authorization"] == "Basic bWU6cGFzcw=="
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{closed_port()}")
+    with pytest.raises(WeightsUnavailable, match=r"models.invalid by the proxy 127\.0\.0\.1"):
+        await get(cache, WeightsSpec(source="http://models.invalid/y.bin", insecure=True))
+    monkeypatch.setenv("no_proxy", "models.invalid")
+    with pytest.raises(WeightsUnavailable, match=r"models.invalid: "):
+        await get(cache, WeightsSpec(source="http://models.invalid/y.bin", insecure=True))
+
+
+async def test_a_machine_that_does_not_answer_may_answer_later(cache: Cache) -> None:
+    with pytest.raises(WeightsUnavailable, match="check the network"):
+        await get(cache, WeightsSpec(source=f"http://127.0.0.1:{closed_port()}/x"))
+
+
+async def test_the_size_is_checked_before_the_first_byte_is_written(cache: Cache, root: Path, site: Site) -> None:
+    with pytest.raises(WeightsRefused, match=r"the catalog declares 1.0 MiB"):
+        await get(cache, spec_of(site, size=Bytes(1024 * 1024)))
+    free = shutil.disk_usage(root).free
+    with pytest.raises(WeightsUnavailable, match=r"no room .* needs 4.9 MiB"):
+        await get(cache, spec_of(site), reserve=free - 1_000_000)
+    assert not [name for name in names(root) if (root / name / "entry/files/model.bin").stat().st_size]
+
+
+async def test_an_unfinished_download_gives_way_to_one_that_needs_its_room(
+    root: Path, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = open_cache(root)
+    site.cut_at = [2_000_000, *[0] * 4]
+    with pytest.raises(WeightsUnavailable):
+        await get(cache, spec_of(site))
+    (kept,) = names(root)
+    free = shutil.disk_usage(root).free
+    with pytest.raises(WeightsUnavailable, match="no room"):
+        await get(cache, spec_of(site, path="/other", size=Bytes(100)), reserve=free + 2**40)
+    assert kept not in names(root)
+
+
+async def test_a_page_is_no_model(cache: Cache, site: Site) -> None:
+    site.headers["Content-Type"] = "text/html; charset=utf-8"
+    with pytest.raises(WeightsRefused, match="web page"):
+        await get(cache, spec_of(site))
+
+
+async def test_where_the_end_cannot_be_told_a_checksum_is_asked_for(cache: Cache, site: Site) -> None:
+    site.no_length = True
+    with pytest.raises(WeightsRefused, match="declare `sha256`"):
+        await get(cache, spec_of(site))
+    assert (await get(cache, spec_of(site, sha256=SHA256))).read_bytes() == CONTENT
+    site.no_length, site.chunked = False, True
+    site.files["/c"] = CONTENT
+    assert (await get(cache, spec_of(site, path="/c"))).read_bytes() == CONTENT
+    site.cut_at = [1_000_000]
+    site.files["/d"] = CONTENT
+    assert (await get(cache, spec_of(site, path="/d"))).read_bytes() == CONTENT
+
+
+async def test_all_parts_of_a_split_model_come(cache: Cache, site: Site) -> None:
+    for number in (1, 2, 3):
+        site.files[f"/m-0000{number}-of-00003.gguf"] = bytes([number]) * 1000
+    site.head_status = 405
+    spec = spec_of(site, path="/m-00001-of-00003.gguf")
+    path = await get(cache, spec)
+    assert path.name == "m-00001-of-00003.gguf"
+    assert [each.read_bytes()[0] for each in sorted(path.parent.iterdir())] == [1, 2, 3]
+    assert cache.facts([])[0].size == 3000
+    with pytest.raises(WeightsRefused, match="not the first"):
+        await get(cache, spec_of(site, path="/m-00002-of-00003.gguf"))
+    with pytest.raises(WeightsRefused, match="leave it out"):
+        await get(cache, spec_of(site, path="/m-00001-of-00003.gguf", sha256=SHA256))
+
+
+async def test_a_source_tells_its_size_without_a_download(site: Site) -> None:
+    (file,) = (await Web().describe(spec_of(site))).files
+    assert (file.path, file.size) == ("model.bin", len(CONTENT))
+    assert site.sent == 0
+    site.head_status = 403
+    assert (await Web().describe(spec_of(site))).size == len(CONTENT)
+    assert site.sent == 1
+
+
+def test_a_download_survives_the_kill_of_its_process(root: Path, site: Site) -> None:
+    site.stall_at = 2_000_000
+    spec = spec_of(site)
+    code = (
+        "import asyncio; from pathlib import Path; from llmgw.weights.cache import Cache\n"
+        "from llmgw.clock import SystemClock; from llmgw.catalog.spec import WeightsSpec\n"
+        f"cache = Cache(Path({str(root)!r}), cluster_id='c1', clock=SystemClock()); cache.open()\n"
+        f"asyncio.run(cache.fetch(WeightsSpec(source={spec.source!r}), reserve=0, progress=lambda p: None))\n"
+    )
+    daemon = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
+
+    def written() -> int:
+        return sum(path.stat().st_size for path in root.glob("partial-*/entry/files/model.bin"))
+
+    try:
+        asyncio.run(until(lambda: written() == 2_000_000))
+        daemon.send_signal(signal.SIGKILL)
+    finally:
+        daemon.kill()
+        daemon.wait()
+    site.stall_at = None
+    cache = open_cache(root)
+    assert names(root) == {f"kept-{entry_name(spec.source, None)}"}
+    path = asyncio.run(get(cache, spec))
+    assert path.read_bytes() == CONTENT
+    assert site.gets[-1].headers["Range"] == "bytes=2000000-"
