@@ -24,7 +24,8 @@ from llmgw.store.events import EventLog
 Asked = Query(min_length=1, max_length=200)
 
 
-def model_routes(store: Store, events: EventLog, clock: Clock) -> APIRouter:
+def model_routes(store: Store, events: EventLog, clock: Clock, state: StateDir | None = None) -> APIRouter:
+    """`state`: where engines' logs are; None: on no machine that can be read from here."""
     routes = APIRouter()
 
     @routes.get("/explain")
@@ -34,7 +35,9 @@ def model_routes(store: Store, events: EventLog, clock: Clock) -> APIRouter:
         replicas = {each.id for report in seen.reports.values() for each in report.replicas if each.model == spec.name}
         asked = await reading.asked(store, spec, replicas)
         recoveries = await reading.recoveries(store, spec.name)
-        return answer(explain(seen, spec, model, asked, recoveries, events.numbered(), clock.now().wall))
+        ended = state is None or any(enginelogs.ended(state, spec.name))
+        told = explain(seen, spec, model, asked, recoveries, events.numbered(), clock.now().wall, ended=ended)
+        return answer(told)
 
     @routes.post("/reset")
     async def reset(request: Request) -> Response:

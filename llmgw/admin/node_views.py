@@ -27,6 +27,7 @@ class Resident:
     footprint: Footprint | None  #: what its placement counted
     resident: Bytes  #: host memory that it is seen to take
     devices: tuple[str, ...]
+    busy: bool = False  #: it answers requests, or some wait in it
 
     @property
     def host(self) -> Bytes:
@@ -56,6 +57,7 @@ def _residents(seen: Seen, node: NodeName) -> Iterator[Resident]:
                 footprint=fact.footprint,
                 resident=fact.resident or Bytes(0),
                 devices=fact.devices,
+                busy=fact.load is not None and fact.load.running + fact.load.waiting > 0,
             )
     for id, assigned in seen.assignments.items():
         if assigned.node == node and id not in reported and assigned.want is Want.RUN:

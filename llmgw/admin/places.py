@@ -1,33 +1,54 @@
 """Nodes as one model sees them: where it is, or why not there, and who holds the memory. Pure."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from llmgw.admin import node_views
 from llmgw.admin.node_views import Resident
 from llmgw.admin.planning import rejection_row
 from llmgw.admin.reading import Seen
 from llmgw.admin.stories import HolderRow, PlaceDeviceRow, PlaceRow
-from llmgw.catalog.spec import ModelSpec
-from llmgw.facts import NodeReport
-from llmgw.ids import ModelName
-from llmgw.plan import ModelStatus
+from llmgw.catalog.spec import Catalog, ClusterSpec, ModelSpec
+from llmgw.facts import NodeReport, Observed
+from llmgw.ids import Digest, ModelName, NodeName, Revision
+from llmgw.plan import ModelStatus, Rejection
 from llmgw.schedule import room
+from llmgw.schedule.filters import Filters
 from llmgw.units import Bytes
 
 
 def places(seen: Seen, spec: ModelSpec, told: ModelStatus | None) -> tuple[PlaceRow, ...]:
     """Those that it is on first, then by name."""
-    rows = [_place(seen, spec, seen.reports[node], told) for node in sorted(seen.reports)]
+    filters = static_filters(seen)
+    rows = [_place(seen, spec, seen.reports[node], told, filters) for node in sorted(seen.reports)]
     return tuple(sorted(rows, key=lambda row: row.verdict != "placed"))
 
 
-def _place(seen: Seen, spec: ModelSpec, report: NodeReport, told: ModelStatus | None) -> PlaceRow:
+def static_filters(seen: Seen) -> Filters:
+    """What rules nodes out whatever runs there, as the store tells of them."""
+    cluster = ClusterSpec(nodes=seen.applied.policies if seen.applied else {})
+    nothing = Catalog(revision=Revision(""), digest=Digest(""), models={}, cluster=cluster)
+    return Filters(nothing, Observed(nodes=seen.reports, replicas={}, recovery={}, footprints={}, cordons=seen.cordons))
+
+
+def _against(spec: ModelSpec, node: NodeName, told: ModelStatus | None, filters: Filters) -> Iterator[Rejection]:
+    """As the controller told; of a model that it did not place, what can be said without it."""
+    given = [each for each in told.rejections if each.node == node] if told is not None else []
+    yield from given
+    if not given:
+        found = [(profile, filters.refusal(spec, profile, node)) for profile in spec.profiles]
+        if all(refusal is not None for _, refusal in found):
+            yield from (replace(refusal, profile=profile.name) for profile, refusal in found if refusal is not None)
+
+
+def _place(seen: Seen, spec: ModelSpec, report: NodeReport, told: ModelStatus | None, filters: Filters) -> PlaceRow:
     its, here = node_views.policy(seen, report.node), node_views.residents(seen, report.node)
     held = Bytes(sum(each.host for each in here))
     capacity = room.capacity(report.memory, its.reserve.host, held)
-    refusals = tuple(rejection_row(each) for each in told.rejections if each.node == report.node) if told else ()
-    first = refusals[0] if refusals else None
     placed = any(each.model == spec.name for each in here)
+    known = (each for each in told.rejections if each.node == report.node) if told else iter(())
+    refusals = tuple(map(rejection_row, known if placed else _against(spec, report.node, told, filters)))
+    first = refusals[0] if refusals else None
     return PlaceRow(
         node=report.node,
         verdict="placed" if placed else "refused" if first is not None else "open",
@@ -71,4 +92,7 @@ def _holder(seen: Seen, each: Resident) -> HolderRow:
         pinned=spec.pinned if spec else False,
         device=each.footprint.device if each.footprint is not None else 0,
         devices=each.devices,
+        suspended=spec.suspend if spec else False,
+        on_demand=spec.scaling.on_demand if spec else False,
+        busy=each.busy,
     )

@@ -22,7 +22,8 @@ class FileRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HolderRow:
-    """Another model's replica that holds memory of a node."""
+    """Another model's replica that holds memory of a node. `suspended`, `on_demand`: as the catalog has its model;
+    `busy`: requests run or wait in it."""
 
     model: str
     replica: str
@@ -32,6 +33,9 @@ class HolderRow:
     pinned: bool
     device: Size = 0  #: memory of accelerators, in total
     devices: tuple[str, ...] = ()  #: their UUIDs
+    suspended: bool = False
+    on_demand: bool = False
+    busy: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +52,7 @@ class PlaceDeviceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceRow:
-    """A node as the model sees it. `verdict`: `placed`, `refused` or `open`.
+    """A node as the model sees it. `verdict`: `placed`, `refused` or `open` (nothing is known against it).
 
     `reason`, `need`, `have` and `detail` tell of a refusal, `refusals` of each profile's. `capacity`: host memory for
     engines; `budget`: what the catalog allows them, null for all of it; `held`: what engines hold now, the model's own
@@ -94,7 +98,8 @@ class FailureRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileRow:
-    """The profile that it is run as. `engine_version`: on the node that it is on, null where that is not known."""
+    """The profile that it is run as. `engine_version`: on the node that it is on, null where that is not known.
+    `passed_over`: why it is not used though it is preferred to the one that is; null of others."""
 
     name: str
     engine: str
@@ -102,6 +107,7 @@ class ProfileRow:
     context: int
     parallel: int
     devices: int = 0
+    passed_over: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +159,8 @@ class ExplainOutput:
 
     `profile`: that it runs as, or would first; `profiles`: all, by preference. `level`: it is shrunk to. `places`:
     nodes, those that it is on first. `events`: the last ones about the model, oldest first. `advice`: what to do, a
-    line for each thing. `stands_in_for`: models that this one serves in the place of now.
+    line for each thing. `stands_in_for`: models that this one serves in the place of now. `drafts_for`: those that it
+    is a companion of, launched and stopped with them.
     """
 
     version: int = VERSION
@@ -172,7 +179,7 @@ class ExplainOutput:
     demand: DemandRow | None = None
     fallback: FallbackRow | None = None
     stands_in_for: tuple[str, ...] = ()
-
+    drafts_for: tuple[str, ...] = ()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogsOutput:

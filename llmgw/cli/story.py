@@ -9,6 +9,7 @@ from llmgw.admin.stories import DemandRow, ExplainOutput, FailureRow, FileRow, H
 from llmgw.admin.views import count
 from llmgw.cli.rows import limit, model_reason
 from llmgw.cli.text import ago, short_revision, size
+from llmgw.plan import Reason
 from llmgw.units import format_seconds
 
 MOST: Final = 20
@@ -29,6 +30,14 @@ _STEPS: Final = {
 }
 
 
+_NO: Final = {
+    "loading": "not now",
+    "inactive": "would be refused",
+    "stopped": "would be refused",
+}
+"""What a refusal means to a model in that state; of the others it is one."""
+
+
 def story(told: ExplainOutput, now: float) -> Iterator[str]:
     """Line by line."""
     model = told.model
@@ -42,9 +51,12 @@ def story(told: ExplainOutput, now: float) -> Iterator[str]:
     yield _row("wanted", f"{model.wanted}" + (f": {told.why}" if told.why else ""))
     if told.demand is not None:
         yield from _demand(told.demand, now)
-    priority = f"priority {model.priority}" + (", pinned: kept whatever the budget says" if model.pinned else "")
-    yield _row("kept by", priority)
+    yield _row("kept by", _kept_by(told))
     yield from _fallback(told)
+    if told.drafts_for:
+        yield _row(
+            "drafts for", f"{', '.join(told.drafts_for)}: beside each of theirs, also while none is wanted itself"
+        )
     yield from _profiles(told)
     devices = {device.uuid: f"{device.name} #{device.index}" for place in told.places for device in place.devices}
     for replica in told.replicas:
@@ -52,7 +64,7 @@ def story(told: ExplainOutput, now: float) -> Iterator[str]:
     if not told.replicas:
         yield _row("replica", "none")
     yield _row("memory", _memory(told))
-    yield from _places(told.places)
+    yield from _places(told.places, model.state)
     for file in told.files:
         yield _row(file.role, _file(file))
     for failure in told.failures:
@@ -65,6 +77,14 @@ def story(told: ExplainOutput, now: float) -> Iterator[str]:
         yield "what to do"
         for line in told.advice:
             yield f"  - {line}"
+
+
+def _kept_by(told: ExplainOutput) -> str:
+    model, suspended = told.model, told.demand is not None and told.demand.suspended
+    pinned = ", pinned: kept whatever the budget says" if model.pinned else ""
+    if suspended:
+        return "its suspension, whatever its priority"
+    return f"priority {model.priority}{pinned}"
 
 
 def _row(name: str, text: str) -> str:
@@ -110,7 +130,8 @@ def _asked(row: DemandRow, now: float) -> str:
     text = f"last {ago(row.asked_at, now)}{used}"
     timeout = format_seconds(row.idle_timeout)
     if row.unloads_at is None:
-        return f"{text}; loaded for the next request"
+        loaded = "kept by its window, asked for or not" if row.base else "loaded for the next request"
+        return f"{text}; {loaded}"
     return f"{text}; unloaded when idle for {timeout}: in {format_seconds(max(0.0, row.unloads_at - now))}"
 
 
@@ -123,12 +144,19 @@ def _fallback(told: ExplainOutput) -> Iterator[str]:
 
 
 def _profiles(told: ExplainOutput) -> Iterator[str]:
-    if told.profile is not None:
-        level = "" if told.level == "full" else f", level {told.level}"
-        yield _row("profile", f"{_profile(told.profile)}{level}")
-    others = [each for each in told.profiles if told.profile is None or each.name != told.profile.name]
-    for each in others:
-        yield _row("", f"or {_profile(each)}")
+    """In the catalog's order; that which is used, or tried next, as it is run."""
+    level = "" if told.level == "full" else f", level {told.level}"
+    used = told.profile.name if told.profile is not None else None
+    rows = told.profiles or ((told.profile,) if told.profile is not None else ())
+    for index, each in enumerate(rows):
+        label = "" if index else "profile"
+        if told.profile is not None and each.name == used:
+            before = "used: " if index else ""
+            yield _row(label, f"{before}{_profile(told.profile)}{level}")
+        elif each.passed_over is not None:
+            yield _row(label, f"{_profile(each)}; not used: {each.passed_over}")
+        else:
+            yield _row(label, f"{'or ' if index else ''}{_profile(each)}")
 
 
 def _profile(row: ProfileRow) -> str:
@@ -174,26 +202,28 @@ def _memory(told: ExplainOutput) -> str:
     return "; ".join([f"{size(model.footprint)}{more} counted: {source}", *taken])
 
 
-def _places(places: Sequence[PlaceRow]) -> Iterator[str]:
+def _places(places: Sequence[PlaceRow], state: str) -> Iterator[str]:
     for place in places[:MOST]:
-        yield from _place(place)
+        yield from _place(place, state)
     if len(places) > MOST:
         yield _row("", f"and {count(len(places) - MOST, 'more node')}; -o json has all")
 
 
-def _place(place: PlaceRow) -> Iterator[str]:
+def _place(place: PlaceRow, state: str) -> Iterator[str]:
     most = f"the budget of {size(place.budget)}" if place.budget is not None else f"the {size(place.capacity)} there is"
     room = f"engines hold {size(place.held)} of {most} for them"
-    verdict = {"placed": "placed here", "refused": "refused"}.get(place.verdict, "nothing against it")
     refusals = place.refusals or _only(place)
+    verdict = "placed here" if place.verdict == "placed" else _NO.get(state, "refused") if refusals else ""
     if place.verdict == "refused" and len(refusals) == 1:
-        verdict, refusals = f"refused: {_refusal(refusals[0])}", ()
+        alone = refusals[0].reason == Reason.QUARANTINED
+        verdict, refusals = _refusal(refusals[0]) if alone else f"{verdict}: {_refusal(refusals[0])}", ()
     elif place.cordon is not None and not refusals:
-        verdict += f"; {'being drained' if place.cordon.drain else 'cordoned'} by {place.cordon.by}"
-    yield _row(place.node, f"{verdict}; {room}")
+        cordon = f"{'being drained' if place.cordon.drain else 'cordoned'} by {place.cordon.by}"
+        verdict = f"{verdict}; {cordon}" if verdict else cordon
+    yield _row(place.node, f"{verdict}; {room}" if verdict else room)
     several = len({refusal.profile for refusal in refusals}) > 1
     for refusal in refusals:
-        more = "no further one" if place.verdict == "placed" else "refused"
+        more = "no further one" if place.verdict == "placed" else _NO.get(state, "refused")
         profile = f" as profile {refusal.profile}" if several and refusal.profile else ""
         yield _row("", f"{more}{profile}: {_refusal(refusal)}")
     for device in place.devices:
@@ -224,7 +254,7 @@ def _refusal(row: RejectionRow) -> str:
 
 
 def _holder(row: HolderRow) -> str:
-    pinned = ", pinned" if row.pinned else ""
+    pinned = (", pinned" if row.pinned else "") + (", suspended" if row.suspended else "")
     memory = f"{size(row.device)} of accelerators' and {size(row.memory)}" if row.device else size(row.memory)
     return f"{memory} by {row.model} ({row.state}, priority {row.priority}{pinned})"
 

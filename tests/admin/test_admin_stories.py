@@ -38,7 +38,7 @@ from llmgw.facts import (
     ScalingState,
     Usage,
 )
-from llmgw.ids import ReplicaId, SpecDigest
+from llmgw.ids import ProfileName, ReplicaId, SpecDigest
 from llmgw.plan import ModelState, Reason, Rejection, Stopped
 from llmgw.statedir import StateDir
 from llmgw.store import keys
@@ -89,6 +89,7 @@ async def test_the_story_of_a_model_that_serves(api: Api) -> None:
     assert [replica["id"] for replica in told["replicas"]] == ["r1"]
     assert told["profile"] == {
         "name": "main", "engine": "cpu", "engine_version": "1.0", "context": 4096, "parallel": 1, "devices": 0,
+        "passed_over": None,
     }  # fmt: skip
     (place,) = told["places"]
     assert (place["node"], place["verdict"], place["held"]) == ("gpu-1", "placed", 300 * MIB)
@@ -300,8 +301,9 @@ def place(reason: str, **fields: Any) -> PlaceRow:
     return PlaceRow(**(row | fields))
 
 
-def holder(name: str, priority: int) -> HolderRow:
-    return HolderRow(model=name, replica="r", state="ready", memory=4 * GIB, priority=priority, pinned=False)
+def holder(name: str, priority: int, **fields: Any) -> HolderRow:
+    row: dict[str, Any] = {"memory": 4 * GIB, "pinned": False, **fields}
+    return HolderRow(model=name, replica=f"r-{name}", state="ready", priority=priority, **row)
 
 
 def device(capacity: int, *, budget: int | None = None) -> PlaceDeviceRow:
@@ -382,3 +384,108 @@ def test_nodes_that_a_model_is_kept_from_are_no_news_where_others_could_take_it(
     nodes = [place("placement", detail="pool"), place("cordoned")]
     said = list(advice(model(ModelState.UNSCHEDULABLE), (), nodes, (), stopped=False))
     assert said == ["box: `llmgw uncordon box` takes it back into use"]
+
+
+def advised(row: ModelRow, *holders: HolderRow, need: int = 8 * GIB) -> list[str]:
+    return list(advice(row, (), [place("host memory", need=need, holders=holders)], (), stopped=False))
+
+
+def test_no_priority_moves_what_is_pinned_or_suspended_and_that_is_not_advised() -> None:
+    row = model(ModelState.UNSCHEDULABLE)
+    assert advised(row, holder("firm", 1, pinned=True), holder("still", 0, suspended=True)) == [
+        "box: memory is held by firm (4.0 GiB, priority 1, pinned), still (4.0 GiB, priority 0, suspended), which give "
+        "way to nothing, whatever the priority: lift `pinned` or `suspend`, or place one of them elsewhere"
+    ]
+    (line,) = advised(row, holder("firm", 1, pinned=True), holder("high", 9))
+    assert "held by firm" in line
+    assert "a higher `priority`" not in line, "without what is pinned there would be too little still"
+
+
+def test_what_is_lower_and_busy_is_waited_for() -> None:
+    (line,) = advised(model(ModelState.LOADING), holder("low", 1, busy=True), need=8 * GIB)[1:]
+    assert line == (
+        "box: memory is held by low (4.0 GiB, priority 1, busy), which gives way once idle: nothing needs doing"
+    )
+    (line,) = advised(model(ModelState.UNSCHEDULABLE), holder("equal", 5, on_demand=True))
+    assert "gives way once idle" in line
+
+
+def test_an_equal_that_is_always_on_gives_way_to_a_higher_priority_alone() -> None:
+    (line,) = advised(model(ModelState.UNSCHEDULABLE), holder("equal", 5))
+    assert line == (
+        "box: memory is held by equal (4.0 GiB, priority 5): a higher `priority` than theirs has it served in their "
+        "place"
+    )
+    (line,) = advised(model(ModelState.UNSCHEDULABLE), holder("equal", 5, busy=True))
+    assert line.endswith("in their place once they are idle")
+
+
+def test_the_log_of_an_engine_that_left_none_is_not_advised() -> None:
+    for state in (ModelState.FAILED, ModelState.LOADING):
+        said = list(advice(model(state), (), (), [failure("crash")], stopped=False, ended=False))
+        assert not any("llmgw logs" in line for line in said)
+
+
+async def test_a_log_is_advised_once_there_is_one(api: Api, tmp_path: Path) -> None:
+    record = RecoveryRecord(
+        model=seed.SMOL, attempts=1, last=Failure(kind=FailureKind.CRASH, reason="x", at=seed.NOW),
+        last_replica=ReplicaId("r2"), retry_at=None, action=Action.QUARANTINE,
+    )  # fmt: skip
+    await api.seeds.put(keys.recovery(SpecDigest("5" * 16), seed.NODE), record)
+    await api.seeds.explain(seed.told(seed.SMOL, ModelState.FAILED, "x"))
+    assert not any("llmgw logs" in line for line in (await api.explain("smol"))["advice"])
+    folder = StateDir(tmp_path).logs / "smol"
+    folder.mkdir(parents=True)
+    (folder / "r2.log").write_text("it died\n")
+    assert any("llmgw logs --previous smol" in line for line in (await api.explain("smol"))["advice"])
+
+
+async def test_a_node_that_cannot_take_the_model_is_told_though_the_controller_was_not_asked(api: Api) -> None:
+    profile = seed.profile(seed.SMOL_SOURCE)
+    wanting = replace(profile, name=ProfileName("gpu"), devices=2)
+    await api.seeds.catalog(replace(seed.model(seed.SMOL), profiles=(wanting,)))
+    await api.seeds.store.delete(keys.assignment(seed.NODE, ReplicaId("r2")))
+    await api.seeds.report(seed.ready("r1", seed.QWEN))
+    await api.seeds.explain(seed.told(seed.SMOL, ModelState.INACTIVE, "on demand, and not asked for"))
+    (place,) = (await api.explain("smol"))["places"]
+    assert (place["verdict"], place["reason"], place["detail"]) == (
+        "refused", "too few devices", "0 usable, 2 asked for",
+    )  # fmt: skip
+
+
+async def test_a_preferred_profile_that_is_not_used_tells_why(api: Api) -> None:
+    profile = seed.profile(seed.SMOL_SOURCE)
+    first, failing = (
+        replace(profile, name=ProfileName("gpu"), devices=2),
+        replace(profile, name=ProfileName("big"), context=9),
+    )
+    spec = replace(seed.model(seed.SMOL), profiles=(first, failing, profile))
+    await api.seeds.catalog(spec)
+    record = RecoveryRecord(
+        model=seed.SMOL, attempts=3, last=Failure(kind=FailureKind.OOM, reason="no memory", at=seed.NOW),
+        last_replica=ReplicaId("r2"), retry_at=None, action=Action.QUARANTINE,
+    )  # fmt: skip
+    await api.seeds.put(keys.recovery(spec_digest(spec.name, failing), seed.NODE), record)
+    status = seed.told(seed.SMOL, ModelState.LOADING, "starting", replica=ReplicaId("r2"), profile=profile.name)
+    await api.seeds.explain(status)
+    told = await api.explain("smol")
+    assert [(each["name"], each["passed_over"]) for each in told["profiles"]] == [
+        ("gpu", "too few devices on gpu-1: 0 usable, 2 asked for"),
+        ("big", "given up on gpu-1: no memory"),
+        ("main", None),
+    ]
+
+
+async def test_a_companion_tells_for_whom_it_drafts(api: Api) -> None:
+    primary = replace(seed.profile(seed.SMOL_SOURCE), draft_model=seed.SMOL)
+    await api.seeds.catalog(replace(seed.model(seed.QWEN), profiles=(primary,)), seed.model(seed.SMOL))
+    assert (await api.explain("smol"))["drafts_for"] == ["qwen"]
+    assert (await api.explain("qwen"))["drafts_for"] == []
+
+
+async def test_between_tries_the_figures_are_those_of_the_level_to_be_tried(api: Api) -> None:
+    shrunk = replace(seed.profile(seed.SMOL_SOURCE), context=1024)
+    status = seed.told(seed.SMOL, ModelState.LOADING, "restarting", level=Level.MINIMAL, shrunk=shrunk)
+    await api.seeds.explain(status)
+    told = await api.explain("smol")
+    assert (told["level"], told["profile"]["context"], told["profiles"][0]["context"]) == ("minimal", 1024, 4096)

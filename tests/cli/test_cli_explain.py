@@ -133,6 +133,8 @@ def test_an_on_demand_model_tells_when_it_was_asked_for_and_when_it_goes(ask: An
     assert "last 1m ago, last used 20s ago; loaded for the next request" in told(
         ask, demand=replace(asked, unloads_at=None)
     )
+    steady = replace(asked, unloads_at=None, base=1)
+    assert "last 1m ago, last used 20s ago; kept by its window, asked for or not" in told(ask, demand=steady)
 
 
 def test_fallbacks_and_levels_are_told(ask: Any) -> None:
@@ -183,7 +185,52 @@ def test_accelerators_and_what_evicting_could_free_are_told(ask: Any) -> None:
     assert "box          placed here; engines hold" in here
     assert "             no further one: device memory (needs 9.0 GiB" in here
     cordoned = replace(place, verdict="open", refusals=(), cordon=CordonRow(at=NOW, by="ann", drain=True))
-    assert "box          nothing against it; being drained by ann; engines hold" in told(ask, places=(cordoned,))
+    assert "box          being drained by ann; engines hold" in told(ask, places=(cordoned,))
+
+
+def test_what_a_refusal_means_depends_on_how_the_model_fares(ask: Any) -> None:
+    base = msgspec.json.decode(ask("explain", "qwen", "--json").out, type=ExplainOutput)
+    memory = RejectionRow(node="box", reason="host memory", need=9 * GIB, have=2 * GIB, freeable=2 * GIB, detail="")
+    place = PlaceRow(
+        node="box", verdict="refused", reason="host memory", need=9 * GIB, have=2 * GIB, detail="", capacity=29 * GIB,
+        budget=None, held=0, holders=(), refusals=(memory,),
+    )  # fmt: skip
+
+    def said(state: str, place: PlaceRow = place) -> str:
+        return told(ask, model=replace(base.model, state=state), places=(place,))
+
+    assert "box          not now: host memory (needs 9.0 GiB, has 2.0 GiB); engines hold" in said("loading")
+    assert "box          would be refused: host memory (needs" in said("inactive")
+    gave_up = replace(memory, reason="quarantined here", need=0, have=0, detail="no such file")
+    there = replace(place, reason="quarantined here", refusals=(gave_up,))
+    assert "box          quarantined here: no such file; engines hold" in said("failed", there)
+    silent = said("inactive", replace(place, verdict="open", refusals=()))
+    assert "box          engines hold 0 B of the 29.0 GiB" in silent
+    assert "nothing against it" not in silent
+
+
+def test_profiles_come_in_the_catalogs_order_with_why_preferred_ones_are_not_used(ask: Any) -> None:
+    first = ProfileRow(
+        name="gpu", engine="vllm", engine_version=None, context=8192, parallel=4, passed_over="too few devices on box"
+    )
+    second, third = replace(first, name="cpu", passed_over=None), replace(first, name="tiny", passed_over=None)
+    text = told(ask, profile=second, profiles=(first, second, third))
+    lines = [line for line in text.splitlines() if "engine vllm" in line]
+    assert lines == [
+        "profile      gpu: engine vllm, context of 8192 tokens, 4 at once; not used: too few devices on box",
+        "             used: cpu: engine vllm, context of 8192 tokens, 4 at once",
+        "             or tiny: engine vllm, context of 8192 tokens, 4 at once",
+    ]
+
+
+def test_a_companion_tells_for_whom_it_drafts(ask: Any) -> None:
+    text = told(ask, drafts_for=("big", "huge"))
+    assert "drafts for   big, huge: beside each of theirs, also while none is wanted itself" in text
+
+
+def test_a_suspended_model_is_kept_by_that_and_not_by_its_priority(ask: Any) -> None:
+    text = told(ask, demand=replace(DEMAND, suspended=True))
+    assert "kept by      its suspension, whatever its priority" in text
 
 
 def test_of_many_nodes_some_are_told_and_the_rest_counted(ask: Any) -> None:
