@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
+# Tests of one file run in order, in one of so many processes.
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help up test test-slow lint bench clean
@@ -14,7 +16,7 @@ up: $(VENV)/.ready-cpu ## serve the quickstart catalog with a real model on the 
 	$(BIN)/llmgw up catalog-examples/quickstart $(ARGS)
 
 test: $(VENV)/.ready-cpu-test ## run every test that takes seconds
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-slow: $(VENV)/.ready-cpu-test ## run the tests that take minutes
 	$(BIN)/python -m pytest -m slow --timeout=3600 $(ARGS)
