@@ -64,6 +64,14 @@ class Asking:
         self, node: NodeName, names: Sequence[str], order: UpkeepOrder, lease: Lease, answers: Answers
     ) -> None:
         answers.outcomes[node] = {}
+        try:
+            await self._parts(node, names, order, lease, answers)
+        except RetryableError as error:
+            answers.unreached[node] = f"the store is away: {error}"
+
+    async def _parts(
+        self, node: NodeName, names: Sequence[str], order: UpkeepOrder, lease: Lease, answers: Answers
+    ) -> None:
         for first in range(0, len(names), MOST):
             part = replace(order, entries=tuple(names[first : first + MOST]))
             answer = await self._one(node, part, lease)
@@ -87,6 +95,7 @@ class Asking:
                 if answer is not None and answer != last:
                     heard, last = self.clock.now().mono, answer
         finally:
-            await self.store.delete(keys.upkeep_order(node, id))
-            await self.store.delete(key)
+            with suppress(RetryableError):
+                await self.store.delete(keys.upkeep_order(node, id))
+                await self.store.delete(key)
         return last

@@ -69,6 +69,7 @@ class Leading:
         try:
             tasks.start(deciding.sync.run(), "sync", essential=True)
             tasks.start(deciding.controller.run(), "controller", essential=True)
+            tasks.start(deciding.pressure.run(), "disk pressure", essential=True)
             self._deciding = deciding
             lost = tasks.start(_lost(leadership), "leadership")
             failing = tasks.start(tasks.wait(), "term")

@@ -7,6 +7,7 @@ from pathlib import Path
 from llmgw.agent.loop import Agent
 from llmgw.agent.ports import DEFAULT_PORTS
 from llmgw.app.ending import Say
+from llmgw.app.pressure import Pressure
 from llmgw.catalog.live import LiveCatalog
 from llmgw.clock import Clock
 from llmgw.engine.manager import Engines, find_engines
@@ -46,6 +47,7 @@ class Deciding:
     sync: CatalogSync
     foresight: Foresight
     comparing: Comparing
+    pressure: Pressure
 
 
 def usable_engines(say: Say) -> Engines:
@@ -104,7 +106,8 @@ def build_deciding(
         look=look,
     )
     comparing = Comparing(live=live, path=catalog, engines=engines)
-    return Deciding(controller=controller, sync=sync, foresight=foresight, comparing=comparing)
+    pressure = Pressure(store=base.store, clock=base.clock, record=base.events.record, compare=comparing.sides)
+    return Deciding(controller=controller, sync=sync, foresight=foresight, comparing=comparing, pressure=pressure)
 
 
 def build_agent(base: Base, engines: Engines, cache: Cache, *, ports: range | None, host: str = "127.0.0.1") -> Agent:

@@ -102,7 +102,11 @@ def _build(
         gateway=gateway,
         listen=options.listen,
         agent=parts.build_agent(base, engines, cache, ports=options.engine_ports),
-        deciding=[("sync", deciding.sync.run), ("controller", deciding.controller.run)],
+        deciding=[
+            ("sync", deciding.sync.run),
+            ("controller", deciding.controller.run),
+            ("disk pressure", deciding.pressure.run),
+        ],
         around=[("orders", membership.obey)],
         welcome=welcome,
     )

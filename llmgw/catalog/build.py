@@ -132,7 +132,8 @@ def _recovery(value: Mapping[str, Any]) -> RecoverySettings:
 
 
 def _weights_settings(value: Mapping[str, Any]) -> WeightsSettings:
-    return WeightsSettings(**_given(value, keep_revisions=int, min_age=to_seconds))
+    marks = _given(value, collect_above=int, collect_below=int)
+    return WeightsSettings(**_given(value, keep_revisions=int, min_age=to_seconds), **marks)
 
 
 def _node(value: Mapping[str, Any]) -> NodeSpec:

@@ -69,7 +69,7 @@ def check_all(
         problems += scaling_rules.check(document)
     problems += references.check(models, clusters, complete=complete)
     for document in clusters:
-        problems += [*_recovery(document), *_time_zone(document)]
+        problems += [*_recovery(document), *_time_zone(document), *_marks(document)]
     return problems
 
 
@@ -155,6 +155,17 @@ def _unique_profiles(document: Document) -> Iterator[Problem]:
         if isinstance(name, str) and first.setdefault(name, index) != index:
             where = document.where(("profiles", first[name], "name"))
             yield document.problem(("profiles", index, "name"), f"{quoted(name)} is already the profile at {where}")
+
+
+def _marks(document: Document) -> Iterator[Problem]:
+    weights = as_mapping(as_mapping(document.value).get("weights"))
+    above, below = weights.get("collect_above"), weights.get("collect_below")
+    if below is None:
+        return
+    if above is None:
+        yield document.problem(("weights", "collect_below"), "needs `collect_above`: without it nothing is collected")
+    elif isinstance(above, int) and isinstance(below, int) and below >= above:
+        yield document.problem(("weights", "collect_below"), f"must be less than `collect_above` ({above})")
 
 
 def _one_cluster(clusters: Sequence[Document]) -> Iterator[Problem]:

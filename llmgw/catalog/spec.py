@@ -172,6 +172,8 @@ class RecoverySettings:
 class WeightsSettings:
     keep_revisions: int = 3
     min_age: Seconds = Seconds(86400)
+    collect_above: int | None = None  #: percent of a disk in use, above which a node is collected; None: never
+    collect_below: int | None = None  #: percent of it down to which; None: 10 less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
