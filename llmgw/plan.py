@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from llmgw.catalog.spec import ProfileSpec
+from llmgw.catalog.spec import FetchLimits, ProfileSpec
 from llmgw.facts import Action, Footprint, Level, Phase, Progress, ReplicaFact
 from llmgw.ids import EngineName, ModelName, NodeName, ProfileName, ReplicaId, Revision, SpecDigest
 from llmgw.units import Bytes, Seconds, Wall, format_bytes
@@ -192,6 +192,7 @@ class Assignment:
     start_timeout: Seconds = Seconds(600)
     drain_timeout: Seconds = Seconds(120)
     disk_reserve: Bytes = Bytes(0)
+    fetching: FetchLimits = FetchLimits()
     want: Want = Want.RUN
     why: str = ""  #: for want=stop
     eviction: bool = False

@@ -10,7 +10,7 @@ from llmgw.agent.ports import Ports
 from llmgw.agent.scopes import Scopes
 from llmgw.agent.timing import Timing
 from llmgw.agent.traffic import Traffic
-from llmgw.catalog.spec import WeightsSpec
+from llmgw.catalog.spec import FetchLimits, WeightsSpec
 from llmgw.clock import Clock
 from llmgw.engine.manager import Engines
 from llmgw.facts import DeviceFact, Event, Progress, WeightsFact
@@ -31,7 +31,9 @@ class WeightsCache(Protocol):
 
     def locate(self, spec: WeightsSpec, /) -> Path | None: ...
 
-    async def fetch(self, spec: WeightsSpec, /, *, reserve: Bytes, progress: Callable[[Progress], None]) -> Path: ...
+    async def fetch(
+        self, spec: WeightsSpec, /, *, reserve: Bytes, progress: Callable[[Progress], None], limits: FetchLimits
+    ) -> Path: ...
 
     def facts(self, wanted: Iterable[WeightsSpec], /) -> tuple[WeightsFact, ...]: ...
 

@@ -269,7 +269,12 @@ class Replica:
         found = cache.locate(wanted)
         if found is None:
             self._tell("fetching", wanted.source)
-            found = await cache.fetch(wanted, reserve=self.assignment.disk_reserve, progress=self._progressed)
+            found = await cache.fetch(
+                wanted,
+                reserve=self.assignment.disk_reserve,
+                progress=self._progressed,
+                limits=self.assignment.fetching,
+            )
         return found
 
     def _progressed(self, progress: Progress) -> None:

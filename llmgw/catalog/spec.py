@@ -169,9 +169,23 @@ class RecoverySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FetchLimits:
+    """Of all downloads of a node together."""
+
+    bandwidth: Bytes | None = None  #: per second; None: as fast as it goes
+    parallel: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsSettings:
     keep_revisions: int = 3
     min_age: Seconds = Seconds(86400)
+    bandwidth: Bytes | None = None  #: per second and node
+    parallel: int = 2  #: downloads at once on a node
+
+    @property
+    def limits(self) -> FetchLimits:
+        return FetchLimits(bandwidth=self.bandwidth, parallel=self.parallel)
     collect_above: int | None = None  #: percent of a disk in use, above which a node is collected; None: never
     collect_below: int | None = None  #: percent of it down to which; None: 10 less
 

@@ -228,6 +228,7 @@ def _from_catalog(catalog: Catalog, node: NodeName, profile: ProfileSpec) -> dic
         "start_timeout": profile.start_timeout or defaults.start_timeout,
         "drain_timeout": defaults.drain_timeout,
         "disk_reserve": catalog.cluster.node(node).reserve.disk,
+        "fetching": catalog.cluster.weights.limits,
     }
 
 

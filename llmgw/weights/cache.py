@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from llmgw.catalog.spec import WeightsSpec
+from llmgw.catalog.spec import FetchLimits, WeightsSpec
 from llmgw.clock import Clock
 from llmgw.errors import TerminalError, WeightsRefused, WeightsUnavailable
 from llmgw.facts import Progress, WeightsFact
@@ -24,6 +24,7 @@ from llmgw.weights.fetch import Fetch, check_sha256
 from llmgw.weights.folder import Folders
 from llmgw.weights.gguf import Scalar
 from llmgw.weights.manifest import Manifest
+from llmgw.weights.pacing import Pacing
 from llmgw.weights.registry import own_sources
 from llmgw.weights.removal import CORRUPT
 from llmgw.weights.sources import hash_file, in_thread
@@ -70,6 +71,7 @@ class Cache:
         self._cluster_id = cluster_id
         self._clock = clock
         self._fetches: dict[str, Fetch] = {}
+        self._pacing = Pacing()
         self._manifests: dict[str, tuple[_Stamp, Manifest]] = {}
         self._stamped: dict[str, Wall] = {}
         self._local: dict[str, tuple[tuple[_Stamp, ...], dict[str, Scalar]]] = {}
@@ -134,12 +136,22 @@ class Cache:
         found = self._entry_of(spec)
         return None if found is None else self.root / found[0] / found[1].files[0].path
 
-    async def fetch(self, spec: WeightsSpec, *, reserve: Bytes, progress: Callable[[Progress], None]) -> Path:
-        """The file, fetched first where need be. `reserve`: bytes of disk to leave free.
+    async def fetch(
+        self,
+        spec: WeightsSpec,
+        *,
+        reserve: Bytes,
+        progress: Callable[[Progress], None],
+        limits: FetchLimits | None = None,
+    ) -> Path:
+        """The file, fetched first where need be. `reserve`: bytes of disk to leave free. `limits`: for all downloads
+        from now on; None: as they are.
 
         Cancellable: the last asker's cancellation ends the download and removes what it left. `progress` is called
         in the event loop. Raises WeightsUnavailable (may pass) or WeightsRefused (will not).
         """
+        if limits is not None:
+            self._pacing.limit(limits)
         if naming.is_local(spec.source):
             return await self._verify_local(spec, progress)
         if (found := self.locate(spec)) is not None:
@@ -164,7 +176,9 @@ class Cache:
         def others() -> int:
             return sum(other.outstanding for other in self._fetches.values() if other is not fetch)
 
-        fetch = Fetch(self.root, name, spec, source, reserve=reserve, clock=self._clock, others=others)
+        fetch = Fetch(
+            self.root, name, spec, source, reserve=reserve, clock=self._clock, others=others, pacing=self._pacing
+        )
         self._fetches[name] = fetch
         fetch.start(lambda: self._forget(name, fetch))
         return fetch

@@ -20,6 +20,7 @@ from llmgw.statedir import sync_directory
 from llmgw.units import Bytes, format_bytes
 from llmgw.weights import manifest, partial
 from llmgw.weights.api import Fetched, WeightSource
+from llmgw.weights.pacing import Pacing
 from llmgw.weights.sources import in_thread
 
 log = structlog.get_logger("llmgw.weights")
@@ -44,6 +45,7 @@ class Fetch:
         reserve: Bytes,
         clock: Clock,
         others: Callable[[], int],
+        pacing: Pacing,
     ) -> None:
         self._root = root
         self._entry = entry
@@ -51,6 +53,7 @@ class Fetch:
         self._source = source
         self._reserve = reserve
         self._clock = clock
+        self.pacing = pacing
         self._others = others  # bytes that other downloads have yet to write
         self._size: int | None = spec.size  # as declared, then as the source has it
         self._written = 0  # in the partial directory, now
@@ -84,6 +87,10 @@ class Fetch:
                 await asyncio.wait({self._task})
 
     async def _run(self) -> Path:
+        async with self.pacing.turn():
+            return await self._take_turn()
+
+    async def _take_turn(self) -> Path:
         try:
             directory = self._directory()
         except OSError as error:
@@ -220,7 +227,7 @@ class _Desk:
         self._loop.call_soon_threadsafe(self._fetch.tell, *progress)
 
     def pace(self, count: int, stop: threading.Event) -> None:
-        pass
+        self._fetch.pacing.take(count, stop)
 
 
 def check_sha256(spec: WeightsSpec, found: str) -> None:

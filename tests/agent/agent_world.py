@@ -21,7 +21,7 @@ from llmgw.agent.ports import Ports
 from llmgw.agent.scopes import Scopes
 from llmgw.agent.timing import Timing
 from llmgw.agent.traffic import Traffic
-from llmgw.catalog.spec import ProfileSpec, WeightsSpec
+from llmgw.catalog.spec import FetchLimits, ProfileSpec, WeightsSpec
 from llmgw.clock import SystemClock
 from llmgw.engine.api import Engine, HttpRequest, LaunchSpec, Readiness, Slot, Verdict
 from llmgw.engine.manager import Engines
@@ -162,7 +162,9 @@ class NoCache:
     def locate(self, spec: WeightsSpec) -> Path | None:
         return None
 
-    async def fetch(self, spec: WeightsSpec, *, reserve: Bytes, progress: Callable[[Progress], None]) -> Path:
+    async def fetch(
+        self, spec: WeightsSpec, *, reserve: Bytes, progress: Callable[[Progress], None], limits: FetchLimits
+    ) -> Path:
         raise AssertionError("nothing to fetch")
 
     def facts(self, wanted: Iterable[WeightsSpec]) -> tuple[WeightsFact, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agent_world import Node, eventually
 
-from llmgw.catalog.spec import ModelSpec, ProfileSpec, WeightsSpec
+from llmgw.catalog.spec import FetchLimits, ModelSpec, ProfileSpec, WeightsSpec
 from llmgw.errors import LlmgwError, WeightsRefused, WeightsUnavailable
 from llmgw.facts import FailureKind, Phase, Progress, WeightsFact
 from llmgw.ids import Digest, EngineName, ModelName, ProfileName, Revision
@@ -31,7 +31,9 @@ class ScriptedCache:
     def locate(self, spec: WeightsSpec) -> Path | None:
         return self.root / "f.gguf" if self.here else None
 
-    async def fetch(self, spec: WeightsSpec, *, reserve: Bytes, progress: Callable[[Progress], None]) -> Path:
+    async def fetch(
+        self, spec: WeightsSpec, *, reserve: Bytes, progress: Callable[[Progress], None], limits: FetchLimits
+    ) -> Path:
         progress(Progress(done=Bytes(5), total=Bytes(10)))
         try:
             await asyncio.shield(self.answer)

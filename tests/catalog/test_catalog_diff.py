@@ -144,6 +144,7 @@ def test_a_models_field_is_told_with_what_it_does(old: str, new: str, row: objec
         ("", "defaults: {idle_timeout: 1m}\n", ("defaults.idle_timeout", "15m", "1m", "placement")),
         ("", "scaling: {up_after: 0}\n", ("scaling.up_after", "30s", "0s", "placement")),
         ("", "recovery: {stable: 500ms}\n", ("recovery.stable", "5m", "0.5s", "later")),
+        ("", "weights: {bandwidth: 50MiB}\n", ("weights.bandwidth", None, "50MiB", "later")),
         ("", "weights: {min_age: 36h}\n", ("weights.min_age", "1d", "1d12h", "later")),
         ("", "nodes: {box: {pool: gpu}}\n", ("nodes.box.pool", "default", "gpu", "placement")),
         ("nodes: {box: {budget: {device: 1GiB}}}\n", "", ("nodes.box.budget.device", "1GiB", None, "placement")),

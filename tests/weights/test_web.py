@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from servers import CERTIFICATE, Site, closed_port, serve
 
-from llmgw.catalog.spec import SecretRef, WeightsSpec
+from llmgw.catalog.spec import FetchLimits, SecretRef, WeightsSpec
 from llmgw.clock import SystemClock
 from llmgw.errors import WeightsRefused, WeightsUnavailable
 from llmgw.facts import Progress
@@ -433,3 +433,47 @@ def test_a_download_survives_the_kill_of_its_process(root: Path, site: Site) -> 
     path = asyncio.run(get(cache, spec))
     assert path.read_bytes() == CONTENT
     assert site.gets[-1].headers["Range"] == "bytes=2000000-"
+
+
+async def test_downloads_share_a_bandwidth_that_can_change_meanwhile(cache: Cache, site: Site) -> None:
+    site.files["/a"] = site.files["/b"] = bytes(1_000_000)
+    slow = FetchLimits(bandwidth=Bytes(2_000_000), parallel=2)
+
+    async def fetch(path: str, limits: FetchLimits) -> None:
+        await cache.fetch(spec_of(site, path=path), reserve=Bytes(0), progress=lambda _: None, limits=limits)
+
+    began = time.monotonic()
+    await asyncio.gather(fetch("/a", slow), fetch("/b", slow))
+    assert time.monotonic() - began > 0.8, "2 MB at 2 MB/s, less what may be caught up on"
+    site.files["/c"] = bytes(1_000_000)
+    crawling = asyncio.ensure_future(fetch("/c", FetchLimits(bandwidth=Bytes(300_000))))
+    await until(lambda: any(asked.path == "/c" for asked in site.gets))
+    began = time.monotonic()
+    await cache.fetch(spec_of(site, path="/a"), reserve=Bytes(0), progress=lambda _: None, limits=FetchLimits())
+    await crawling
+    assert time.monotonic() - began < 3, "the rest came as fast as it goes"
+
+
+async def test_so_many_downloads_run_at_once_and_the_others_wait_for_their_turn(cache: Cache, site: Site) -> None:
+    for name in "abcd":
+        site.files[f"/{name}"] = bytes(1000)
+    site.stall_at = 500
+
+    def begin(name: str) -> "asyncio.Future[Path]":
+        spec = spec_of(site, path=f"/{name}")
+        return asyncio.ensure_future(
+            cache.fetch(spec, reserve=Bytes(0), progress=lambda _: None, limits=FetchLimits(parallel=1))
+        )
+
+    first, second, third, fourth = (begin(name) for name in "abcd")
+    await until(lambda: len(site.gets) == 1)
+    second.cancel()  # while it waits
+    await asyncio.gather(second, return_exceptions=True)
+    await asyncio.sleep(0.1)
+    assert [asked.path for asked in site.gets] == ["/a"]
+    site.stall_at = None
+    first.cancel()  # while it runs: its turn is the next one's
+    assert (await third).read_bytes() == bytes(1000)
+    assert (await fourth).read_bytes() == bytes(1000)
+    assert [asked.path for asked in site.gets] == ["/a", "/c", "/d"]
+    await asyncio.gather(first, return_exceptions=True)
