@@ -62,7 +62,7 @@ def uncordon(
     output: Output = OutputFormat.TABLE,
     as_json: Json = False,
 ) -> None:
-    """Take a node back into use after `llmgw cordon` or `llmgw drain`.
+    """Take a node back into use after a cordon or a drain.
 
     \b
     Example:
