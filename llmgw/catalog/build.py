@@ -133,7 +133,8 @@ def _recovery(value: Mapping[str, Any]) -> RecoverySettings:
 
 def _weights_settings(value: Mapping[str, Any]) -> WeightsSettings:
     marks = _given(value, collect_above=int, collect_below=int)
-    return WeightsSettings(**_given(value, keep_revisions=int, min_age=to_seconds), **marks)
+    given = _given(value, keep_revisions=int, min_age=to_seconds, bandwidth=to_bytes, parallel=int)
+    return WeightsSettings(**given, **marks)
 
 
 def _node(value: Mapping[str, Any]) -> NodeSpec:

@@ -180,14 +180,14 @@ class FetchLimits:
 class WeightsSettings:
     keep_revisions: int = 3
     min_age: Seconds = Seconds(86400)
+    collect_above: int | None = None  #: percent of a disk in use, above which a node is collected; None: never
+    collect_below: int | None = None  #: percent of it down to which; None: 10 less
     bandwidth: Bytes | None = None  #: per second and node
     parallel: int = 2  #: downloads at once on a node
 
     @property
     def limits(self) -> FetchLimits:
         return FetchLimits(bandwidth=self.bandwidth, parallel=self.parallel)
-    collect_above: int | None = None  #: percent of a disk in use, above which a node is collected; None: never
-    collect_below: int | None = None  #: percent of it down to which; None: 10 less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

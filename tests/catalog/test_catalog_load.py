@@ -7,7 +7,16 @@ from catalog_texts import ENGINES, MODEL, load, model, problems, source, texts
 
 from llmgw.catalog.load import MAX_PROBLEMS, load_catalog, revision_of
 from llmgw.catalog.rules import EngineRules
-from llmgw.catalog.spec import BudgetSpec, ClusterSpec, ModelSpec, ProfileSpec, SecretRef, WeightsSpec, spec_digest
+from llmgw.catalog.spec import (
+    BudgetSpec,
+    ClusterSpec,
+    FetchLimits,
+    ModelSpec,
+    ProfileSpec,
+    SecretRef,
+    WeightsSpec,
+    spec_digest,
+)
 from llmgw.errors import CatalogInvalid, Problem
 from llmgw.ids import EngineName, ModelName, NodeName, ProfileName
 from llmgw.units import GIB, MIB, Bytes, Seconds
@@ -47,7 +56,7 @@ name: home
 gateway: {cold_start_timeout: 1m, max_body: 16MiB}
 defaults: {start_timeout: 5m, drain_timeout: 0}
 recovery: {backoff: 1s, backoff_cap: 1m, stable: 2m, quarantine_retry: 0}
-weights: {keep_revisions: 5, min_age: 1h}
+weights: {keep_revisions: 5, min_age: 1h, bandwidth: 50MiB, parallel: 3}
 nodes:
   box: {budget: {host: 16GiB}, reserve: {host: 512MiB, disk: 10GiB}}
 """
@@ -85,6 +94,7 @@ def test_everything_that_may_be_written_arrives_in_the_values() -> None:
     assert (cluster.name, cluster.gateway.cold_start_timeout, cluster.gateway.max_body) == ("home", 60, 16 * MIB)
     assert (cluster.defaults.drain_timeout, cluster.recovery.quarantine_retry) == (0, 0)
     assert (cluster.weights.keep_revisions, cluster.weights.min_age) == (5, 3600)
+    assert cluster.weights.limits == FetchLimits(bandwidth=Bytes(50 * MIB), parallel=3)
     assert cluster.node(NodeName("box")).budget == BudgetSpec(host=Bytes(16 * GIB))
     assert cluster.node(NodeName("box")).reserve.disk == 10 * GIB
 
