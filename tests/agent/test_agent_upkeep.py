@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from etcds import Etcd
 
 from llmgw.admin.app import create_app
 from llmgw.admin.asking import Asking
@@ -23,7 +25,10 @@ from llmgw.ids import Digest, EngineName, ModelName, NodeName, ProfileName, Repl
 from llmgw.plan import Assignment
 from llmgw.reconcile.sync import publish
 from llmgw.store import keys
+from llmgw.store.address import Address
+from llmgw.store.api import Store
 from llmgw.store.codec import encode
+from llmgw.store.etcd import EtcdStore
 from llmgw.store.events import EventLog
 from llmgw.store.memory import MemoryStore
 from llmgw.store.values import CatalogStatus, UpkeepAction, UpkeepOrder
@@ -47,7 +52,7 @@ def profile(source: str) -> ProfileSpec:
 class Node:
     """A cache with its agent's upkeep, and no engines."""
 
-    def __init__(self, name: str, home: Path, store: MemoryStore, *, root: Path | None = None) -> None:
+    def __init__(self, name: str, home: Path, store: Store, *, root: Path | None = None) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.name, self.store, self.audit = NodeName(name), store, home / "collected.log"
         self.cache = Cache(root or home / "weights", cluster_id="c1", clock=SystemClock())
@@ -92,7 +97,7 @@ class Node:
 
 @dataclass
 class Fleet:
-    store: MemoryStore
+    store: Store
     nodes: list[Node]
     patience: float = 10.0
     on_disk: Catalog | Exception | None = None  #: the catalog as it stands there now; None: nobody looks
@@ -136,8 +141,10 @@ class Fleet:
 
 
 @asynccontextmanager
-async def fleet(tmp_path: Path, *names: str, root: Path | None = None, deaf: str = "") -> AsyncIterator[Fleet]:
-    store = MemoryStore()
+async def fleet(
+    tmp_path: Path, *names: str, root: Path | None = None, deaf: str = "", store: Store | None = None
+) -> AsyncIterator[Fleet]:
+    store = store or MemoryStore()
     made = Fleet(store, [Node(name, tmp_path / name, store, root=root) for name in names])
     running = [asyncio.create_task(node.orders().run()) for node in made.nodes if node.name != deaf]
     try:
@@ -271,6 +278,28 @@ async def test_a_node_that_does_not_answer_is_told_and_the_others_are_collected(
         answer = await made.collect()
         assert outcomes(answer) == {("n1", B): "removed", ("n2", B): "unknown"}
         assert set(answer["unreached"]) == {"n2"}
+
+
+async def test_over_etcd_nodes_are_asked_as_well_and_nothing_is_left_in_the_store(
+    tmp_path: Path, shared_etcd: Etcd
+) -> None:
+    address = Address(targets=(shared_etcd.target,), prefix=f"/test/{secrets.token_hex(8)}/")
+    store = EtcdStore(address)
+    try:
+        async with fleet(tmp_path, "n1", "n2", "n3", deaf="n3", store=store) as made:
+            made.patience = 3.0
+            await made.catalog(model("a", A))
+            for node in made.nodes:
+                node.put(A)
+                node.put(B)
+            answer = await made.collect()
+            assert outcomes(answer) == {("n1", B): "removed", ("n2", B): "removed", ("n3", B): "unknown"}
+            assert set(answer["unreached"]) == {"n3"}
+            answer = await made.ask("POST", "weights", {"action": "verify", "node": "n1"})
+            assert [row["done"] for row in answer["entries"]] == [True]
+            assert (await store.list("upkeep/")).entries == ()
+    finally:
+        await store.close()
 
 
 # -- the node's own word, whatever a controller asks
