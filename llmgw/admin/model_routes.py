@@ -1,5 +1,7 @@
 """Routes about one model, named by name or alias: its story, its engine's log, and forgetting its failures."""
 
+from dataclasses import replace
+
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
@@ -10,13 +12,14 @@ from llmgw.admin.bodies import read_body
 from llmgw.admin.explaining import explain
 from llmgw.admin.reading import Seen
 from llmgw.admin.resetting import forget_failures
-from llmgw.admin.shapes import ResetRequest
+from llmgw.admin.shapes import ResetRequest, ResetRow
 from llmgw.catalog.schemas import did_you_mean
 from llmgw.catalog.spec import ModelSpec
 from llmgw.catalog.yamldoc import quoted
 from llmgw.clock import Clock
 from llmgw.enginelogs import LogFile
 from llmgw.ids import ModelName
+from llmgw.plan import ModelState
 from llmgw.statedir import StateDir
 from llmgw.store.api import Store
 from llmgw.store.events import EventLog
@@ -45,7 +48,8 @@ def model_routes(store: Store, events: EventLog, clock: Clock, state: StateDir |
         seen = await reading.look(store)
         models = set(seen.models) if asked.model is None else {find_model(seen, asked.model).name}
         by = asked.by.strip()[:200] or "someone"
-        return answer(await forget_failures(store, events, models, by=by, at=clock.now().wall))
+        forgotten = await forget_failures(store, events, models, by=by, at=clock.now().wall)
+        return answer(replace(forgotten, models=tuple(_serving(seen, row) for row in forgotten.models)))
 
     return routes
 
@@ -83,6 +87,14 @@ def log_routes(store: Store, state: StateDir | None, clock: Clock) -> APIRouter:
             raise NotThere(f"the log of replica {found.replica} is gone: {error.strerror}") from error
 
     return routes
+
+
+def _serving(seen: Seen, row: ResetRow) -> ResetRow:
+    """With whether it serves meanwhile."""
+    told = seen.explained.get(ModelName(row.model))
+    if told is None or told.state is not ModelState.READY:
+        return row
+    return replace(row, ready=True, level=told.level)
 
 
 def find_model(seen: Seen, asked: str) -> ModelSpec:

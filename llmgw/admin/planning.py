@@ -1,5 +1,6 @@
 """A forecast in an output's shape. Pure."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from llmgw.admin.plans import (
@@ -20,7 +21,7 @@ from llmgw.admin.plans import (
 )
 from llmgw.catalog.diff import Change, ChangeKind, diff
 from llmgw.catalog.leaves import Effect
-from llmgw.catalog.spec import Catalog
+from llmgw.catalog.spec import Catalog, spec_digest
 from llmgw.facts import DeviceFact, NodeReport, Observed, Phase, ReplicaFact
 from llmgw.ids import ModelName, NodeName, ReplicaId
 from llmgw.plan import Reason, Rejection, Unschedulable
@@ -213,18 +214,28 @@ def rejection_row(rejection: Rejection) -> RejectionRow:
 
 
 def _models(seen: Forecast) -> Iterator[EndRow]:
-    ready: dict[ModelName, int] = {}
+    ready, outdated = Counter[ModelName](), Counter[ModelName]()
+    models = seen.end.catalog.models
+    current = {spec_digest(model.name, profile) for model in models.values() for profile in model.profiles}
     for fact in seen.end.observed.replicas.values():
         if fact.phase is Phase.READY and fact.node not in seen.end.observed.lost:
-            ready[fact.model] = ready.get(fact.model, 0) + 1
+            ready[fact.model] += 1
+            outdated[fact.model] += fact.spec not in current
+    drafting: dict[ModelName, list[str]] = {}
+    for model in models.values():
+        for draft in {profile.draft_model for profile in model.profiles if profile.draft_model is not None}:
+            drafting.setdefault(draft, []).append(model.name)
     for status in seen.thought.statuses:
         yield EndRow(
             model=status.model,
             state=status.state,
             reason=status.reason,
             wanted=status.wanted,
-            ready=ready.get(status.model, 0),
+            ready=ready[status.model],
             why=status.why,
+            outdated=outdated[status.model],
+            suspended=models[status.model].suspend,
+            drafts_for=tuple(sorted(drafting.get(status.model, ()))),
         )
 
 

@@ -111,7 +111,8 @@ class WaitingRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndRow:
-    """A model once all of it is done."""
+    """A model once all of it is done. `outdated`: replicas of an older version that go on all the same, `suspended` ones,
+    say; `drafts_for`: models that it is a companion of, which launch and stop it."""
 
     model: str
     state: str
@@ -119,6 +120,9 @@ class EndRow:
     wanted: int
     ready: int
     why: str
+    outdated: int = 0
+    suspended: bool = False
+    drafts_for: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

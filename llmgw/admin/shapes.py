@@ -78,7 +78,7 @@ class ProgressRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRow:
     """A model of the catalog in force and how it fares: `ready`, `loading`, `failed`, `unschedulable`, `inactive` or
-    `stopped`."""
+    `stopped`. `level`: that its best replica is shrunk to, or that it is tried at next."""
 
     name: str
     aliases: tuple[str, ...]
@@ -99,6 +99,7 @@ class ModelRow:
     footprint: Size | None = None
     footprint_source: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    level: str = "full"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,12 +332,15 @@ class CordonOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetRow:
-    """What was forgotten of one model. `failures` 0: there was nothing."""
+    """What was forgotten of one model. `failures` 0: there was nothing. `ready`: it serves, and goes on as it is at its
+    `level` until it is launched again."""
 
     model: str
     failures: int
     quarantined: bool
     nodes: tuple[str, ...]
+    ready: bool = False
+    level: str = "full"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -430,10 +434,11 @@ class ValidateOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownOutput:
-    """`llmgw down`. `ended`: processes that were ended."""
+    """`llmgw down`. `ended`: engines that were ended, beside the `daemon` where there was one."""
 
     version: int = VERSION
     ended: int
+    daemon: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -181,6 +181,7 @@ class ExplainOutput:
     stands_in_for: tuple[str, ...] = ()
     drafts_for: tuple[str, ...] = ()
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogsOutput:
     """`llmgw logs MODEL`. `running`: the replica still writes it; `path`: on the machine of the replica; `whole`:

@@ -147,6 +147,7 @@ def model_row(seen: Seen, spec: ModelSpec) -> ModelRow:
         revision=told.revision,
         footprint=footprint.host if footprint else None,
         footprint_source=footprint.source if footprint else None,
+        level=told.level,
     )
 
 

@@ -118,6 +118,11 @@ def _end_daemon(state: StateDir, say: Say) -> None:
         time.sleep(0.05)
 
 
+def has_daemon(state: StateDir) -> bool:
+    """Whether a process holds the directory's lock."""
+    return _is_locked(state.lock_file)
+
+
 def _is_locked(path: Path) -> bool:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)

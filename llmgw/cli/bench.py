@@ -195,11 +195,11 @@ def _print(told: "BenchOutput") -> None:
 
 def _summary(told: "BenchOutput") -> str:
     more = " (more were not tried: --max-concurrency)" if told.at_most else ""
-    kept = (
-        f"kept for profile {told.profile} on {told.node}: scaling counts with it"
-        if told.stored
-        else "not kept: scaling goes on as it was"
-    )
+    kept = "not kept: scaling goes on as it was"
+    if told.stored:
+        kept = f"kept for profile {told.profile} on {told.node}: scaling counts with it"
+    elif told.level != "full":
+        kept = f"not kept: the replica is shrunk to level {told.level}, and scaling counts with full ones"
     held = "1 request" if told.holds == 1 else f"{told.holds} requests at once"
     target = f"{told.ttft:g} s to the first token and {told.itl * 1000:g} ms between tokens"
     return (

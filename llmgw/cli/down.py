@@ -14,17 +14,20 @@ def down(state: State = None, output: Output = OutputFormat.TABLE, as_json: Json
       llmgw down --state /var/lib/llmgw
     """
     from llmgw.admin.shapes import DownOutput
-    from llmgw.agent.owned import end_owned
+    from llmgw.agent.owned import end_owned, has_daemon
     from llmgw.cli import logs
     from llmgw.cli.printing import note, print_json, print_line
     from llmgw.statedir import StateDir
 
     logs.configure()
     root = state_root(state)
+    daemon = root.is_dir() and has_daemon(StateDir(root))
     ended = end_owned(StateDir(root), note) if root.is_dir() else 0
     if wants_json(output, as_json):
-        print_json(DownOutput(ended=ended))
+        print_json(DownOutput(ended=ended, daemon=daemon))
     elif ended:
-        print_line(f"ended {ended} {'process' if ended == 1 else 'processes'} of {root}")
+        print_line(f"ended {ended} {'engine' if ended == 1 else 'engines'} of {root}")
+    elif daemon:
+        print_line(f"ended the daemon of {root}; no engine of it was left running")
     else:
         print_line(f"nothing of {root} was running")

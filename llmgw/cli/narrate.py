@@ -70,10 +70,14 @@ class Narrator:
         if self._ready_told or not _settled(seen):
             return []
         serving = [name for name in sorted(seen.models) if _state(seen, name) is ModelState.READY]
-        if not serving and seen.models:
+        asked = [name for name in sorted(seen.models) if _loads_when_asked(seen, name)]
+        if not serving and not asked and seen.models:
             return []
         self._ready_told = True
-        return [_ready_line(self._url, seen, serving), *(_curl(self._url, name) for name in serving[:1])]
+        return [
+            _ready_line(self._url, seen, serving, asked),
+            *(_curl(self._url, name) for name in (*serving, *asked)[:1]),
+        ]
 
     def _catalog(self, seen: Seen) -> Iterator[str]:
         applied = seen.applied.revision if seen.applied else None
@@ -199,9 +203,18 @@ def _settled(seen: Seen) -> bool:
     return True
 
 
-def _ready_line(url: str, seen: Seen, serving: Sequence[ModelName]) -> str:
+def _loads_when_asked(seen: Seen, name: ModelName) -> bool:
+    return seen.models[name].scaling.on_demand and _state(seen, name) is ModelState.INACTIVE
+
+
+def _ready_line(url: str, seen: Seen, serving: Sequence[ModelName], asked: Sequence[ModelName]) -> str:
     if not seen.models:
         return f"ready: {url}/v1 (the catalog has no models)"
+    if not serving:
+        these = (
+            "its model, which loads when it is" if len(asked) == 1 else f"{len(asked)} models, which load when they are"
+        )
+        return f"ready: {url}/v1 serves {these} asked for{_names(asked)}"
     if len(serving) < len(seen.models):
         return f"ready: {url}/v1 serves {len(serving)} of {len(seen.models)} models{_names(serving)}"
     return f"ready: {url}/v1 serves {count(len(serving), 'model')}{_names(serving)}"

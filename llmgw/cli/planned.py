@@ -34,6 +34,9 @@ MOST: Final = 20
 _ALWAYS: Final = "in the catalog"
 """Why most models are wanted: no news."""
 
+_UNLIKE: Final = 5
+"""Models named in the last line."""
+
 _INDENT: Final = " " * 15
 
 
@@ -171,7 +174,7 @@ def _waiting(plan: PlanOutput, now: float) -> Iterator[str]:
 
 def _idle(rows: Sequence[EndRow]) -> Iterator[str]:
     """Those that nothing above speaks of."""
-    quiet = [row for row in rows if row.wanted == 0 or row.state == "failed"]
+    quiet = [row for row in rows if (row.wanted == 0 and not row.ready) or row.state == "failed"]
     for row in quiet[:MOST]:
         yield f"{row.model}: {row.reason or row.why or row.state}"
     yield from _more(len(quiet) - MOST, "model")
@@ -239,4 +242,20 @@ def _summary(plan: PlanOutput) -> str:
 def _why_nothing(plan: PlanOutput) -> str:
     if plan.stopped:
         return ": stopped by the operator (`llmgw start` serves again)"
-    return "" if plan.refused or plan.waiting else ": what runs is what the catalog wants"
+    if plan.refused or plan.waiting:
+        return ""
+    unlike = list(_unlike(plan.models))
+    if not unlike:
+        return ": what runs is what the catalog wants"
+    more = f" and {len(unlike) - _UNLIKE} more" if len(unlike) > _UNLIKE else ""
+    return f", though not all is as the catalog wants it: {', '.join(unlike[:_UNLIKE])}{more}"
+
+
+def _unlike(rows: Sequence[EndRow]) -> Iterator[str]:
+    """What stays otherwise than the catalog says."""
+    for row in rows:
+        if row.state == "failed":
+            yield f"{row.model} is in quarantine"
+        if row.outdated:
+            why = " while it is suspended" if row.suspended else ""
+            yield f"{row.model} runs an older version{why}"

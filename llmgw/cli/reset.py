@@ -23,7 +23,7 @@ def reset(
 ) -> None:
     """Forget a model's failures: it is tried again at once.
 
-    For when what it failed for was corrected. What runs goes on as it is.
+    For when what it failed for was corrected. What runs goes on as it is, at its level, until it is launched again.
 
     \b
     Example:
@@ -51,5 +51,10 @@ def reset(
 def _told(row: "ResetRow") -> str:
     from llmgw.admin.views import count
 
+    forgotten = f"{count(row.failures, 'failure')} forgotten ({', '.join(row.nodes)})"
+    if row.ready:
+        level = f" at level {row.level}" if row.level != "full" else ""
+        out = "out of quarantine; " if row.quarantined else ""
+        return f"{row.model}: {out}{forgotten}; what runs goes on as it is{level} until it is launched again"
     left = "out of quarantine and " if row.quarantined else ""
-    return f"{row.model}: {left}tried again now; {count(row.failures, 'failure')} forgotten ({', '.join(row.nodes)})"
+    return f"{row.model}: {left}tried again now; {forgotten}"

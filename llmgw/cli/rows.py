@@ -40,7 +40,8 @@ _ENTRY_SHOWN: Final = 22  #: characters of an entry's name in a table: `v1-sha25
 
 
 def model_cells(row: ModelRow, now: float) -> tuple[str, ...]:
-    return (row.name, row.state, row.engine or "", ago(row.since, now), ", ".join(row.aliases), model_reason(row, now))
+    state = f"{row.state} ({row.level})" if row.level != "full" and row.state not in _NOT_TRIED else row.state
+    return (row.name, state, row.engine or "", ago(row.since, now), ", ".join(row.aliases), model_reason(row, now))
 
 
 def model_reason(row: ModelRow, now: float) -> str:
@@ -56,8 +57,9 @@ def replica_cells(row: ReplicaRow) -> tuple[str, ...]:
     reason = "; ".join(filter(None, (row.reason, _progress(row.progress))))
     pid = "" if row.pid is None else str(row.pid)
     counted = f"{size(row.footprint)} {row.footprint_source or ''}".strip()
+    state = row.state if row.level == "full" else f"{row.state} ({row.level})"
     return (
-        row.id, row.model, row.engine, row.node, row.state, pid, size(row.resident), counted, busy,
+        row.id, row.model, row.engine, row.node, state, pid, size(row.resident), counted, busy,
         row.url or "", short_revision(row.revision), reason,
     )  # fmt: skip
 

@@ -22,7 +22,7 @@ def simulate(
     ] = None,
     chart: Annotated[
         Path | None,
-        typer.Option("--chart", metavar="FILE", readable=False, help="Write memory over time to FILE, as SVG."),
+        typer.Option("--chart", metavar="FILE", readable=False, help="Write memory over time to FILE.svg."),
     ] = None,
     events: Annotated[
         int, typer.Option("--events", metavar="N", min=0, help="Also print the last N things that happened.")
@@ -32,8 +32,8 @@ def simulate(
 ) -> int:
     """Play days of traffic and failures in seconds.
 
-    On machines that need not exist. What decides is what decides in `llmgw up`; machines, engines and clients are simulated. Exit 3 when the scenario
-    or its catalog is invalid.
+    On machines that need not exist. What decides is what decides in `llmgw up`; machines, engines and clients are
+    simulated. Exit 3 when the scenario or its catalog is invalid.
 
     \b
     Example:
@@ -44,9 +44,11 @@ def simulate(
     from llmgw.admin.views import problem_rows
     from llmgw.cli import logs
     from llmgw.cli.printing import note, print_json
-    from llmgw.errors import CatalogInvalid
+    from llmgw.errors import CatalogInvalid, UsageError
 
     logs.configure()
+    if chart is not None and chart.suffix.lower() != ".svg":
+        raise UsageError(f"--chart {chart}: charts are SVG: give it a name that ends in .svg")
     try:
         answer = _play(scenario, seed, events)
     except CatalogInvalid as error:

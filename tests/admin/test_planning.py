@@ -145,3 +145,12 @@ def test_routes_are_what_changes_requests_alone() -> None:
     ((name, changes),) = [(row.model, row.changes) for row in route_rows(catalog(), catalog(aliases=("fast",)))]
     assert (name, len(changes)) == ("a", 1)
     assert "fast" in changes[0]
+
+
+def test_a_suspended_model_that_runs_an_older_version_is_told_as_that() -> None:
+    before, after = model("a", 4), model("a", 4)
+    after = replace(after, profiles=(replace(after.profiles[0], context=8192),), suspend=True)
+    plan = told(known([after], [running(before, "r1")]))
+    assert plan.actions == ()
+    (end,) = plan.models
+    assert (end.outdated, end.suspended, end.ready) == (1, True, 1)

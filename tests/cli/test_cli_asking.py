@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from jsonschema import Draft202012Validator
 from llmgw.admin.schemas import file_name
 from llmgw.admin.shapes import ModelRow
 from llmgw.cli.rows import model_reason
-from llmgw.facts import Event
+from llmgw.facts import Event, Level
 from llmgw.ids import NodeName
+from llmgw.plan import ModelState
 from llmgw.store import keys
 from llmgw.store.values import Applied
 
@@ -363,3 +365,13 @@ def test_a_daemon_that_does_not_answer_in_time_is_told_as_such() -> None:
         client = AdminClient(url=url, token="t", hint="look there", timeout=0.2)
         with pytest.raises(DaemonUnreachable, match="did not answer within"):
             client.get("models", ModelsOutput)
+
+
+def test_a_level_that_is_not_full_is_told_of_models_and_replicas(ask: Any, daemon: Any) -> None:
+    shrunk = replace(seed.ready("r1", seed.QWEN), level=Level.MINIMAL)
+    daemon.do(daemon.seeds.report(shrunk))
+    daemon.do(daemon.seeds.explain(seed.told(seed.QWEN, ModelState.READY, replica=shrunk.id, level=Level.MINIMAL)))
+    for command in ("models", "replicas"):
+        assert "ready (minimal)" in ask(command).out
+    rows = {row["name"]: row for row in parsed("models", ask("models", "--json").out)["models"]}
+    assert (rows["qwen"]["level"], rows["smol"]["level"]) == ("minimal", "full")

@@ -111,7 +111,7 @@ def test_a_replica_that_was_shrunk_is_measured_and_not_kept(bench: Any, engine: 
     ready(daemon, engine.url, level=Level.DEGRADED)
     ran = bench("qwen", *FAST)
     assert ran.code == 0, ran.err
-    assert "not kept" in ran.out
+    assert "not kept: the replica is shrunk to level degraded, and scaling counts with full ones" in ran.out
     assert "nothing was measured yet" in bench("--show").out
 
 

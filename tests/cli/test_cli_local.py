@@ -91,7 +91,7 @@ def test_down_without_anything_running_is_fine_and_makes_no_directory(tmp_path: 
     assert ran.stdout == f"nothing of {tmp_path / 'state'} was running\n"
     assert not (tmp_path / "state").exists()
     as_json = llmgw("down", "--json", LLMGW_STATE=str(tmp_path / "state"))
-    assert parsed("down", as_json.stdout) == {"version": 1, "ended": 0}
+    assert parsed("down", as_json.stdout) == {"version": 1, "ended": 0, "daemon": False}
 
 
 def test_up_on_a_port_that_is_taken_says_which_and_how_to_choose_another(catalog: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import daemon_seeds as seed
 
 from llmgw.admin.reading import Seen
+from llmgw.catalog.spec import ScalingSpec
 from llmgw.cli.narrate import Fetch, Narrator
 from llmgw.facts import Phase, ReplicaFact, WeightsFact
 from llmgw.ids import ReplicaId
@@ -57,6 +58,16 @@ def test_a_first_start_is_told_from_the_catalog_to_the_ready_line() -> None:
     assert line == "ready: http://127.0.0.1:8080/v1 serves 1 model: smol"
     assert curl.startswith("curl http://127.0.0.1:8080/v1/chat/completions ")
     assert '"model": "smol"' in curl
+
+
+def test_models_that_load_when_asked_for_are_enough_to_be_ready() -> None:
+    lazy = {seed.SMOL: seed.model(seed.SMOL, scaling=ScalingSpec(min=0, on_demand=True))}
+    idle = look(seed.told(seed.SMOL, ModelState.INACTIVE, "on demand, and not asked for"), models=lazy)
+    line, curl = Narrator(URL).ready(idle)
+    assert line == "ready: http://127.0.0.1:8080/v1 serves its model, which loads when it is asked for: smol"
+    assert '"model": "smol"' in curl
+    outside = look(seed.told(seed.SMOL, ModelState.INACTIVE, "outside its windows"))
+    assert Narrator(URL).ready(outside) == []
 
 
 def test_nothing_is_told_twice() -> None:

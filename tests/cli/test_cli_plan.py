@@ -307,3 +307,27 @@ def test_the_heading_tells_what_is_in_force() -> None:
     assert text().startswith(f"Plan for {'a' * 12}; no catalog is in force yet")
     assert text(in_force="a" * 40).startswith(f"Plan for {'a' * 12}, which is in force")
     assert text(in_force="b" * 40).startswith(f"Plan for {'a' * 12}; in force is {'b' * 12}")
+
+
+def end(model: str, **fields: Any) -> EndRow:
+    row: dict[str, Any] = {"state": "ready", "reason": "", "wanted": 1, "ready": 1, "why": "in the catalog", **fields}
+    return EndRow(model=model, **row)
+
+
+def test_what_stays_otherwise_than_the_catalog_says_is_named_though_there_is_nothing_to_do() -> None:
+    def last(*rows: EndRow) -> str:
+        return list(told(PlanOutput(valid=True, revision="b" * 40, in_force="b" * 40, models=rows)))[-1]
+
+    assert last(end("a")) == "Nothing to do: what runs is what the catalog wants."
+    failed, old = end("b", state="failed", ready=0), end("c", outdated=1, suspended=True)
+    assert last(end("a"), failed, old) == (
+        "Nothing to do, though not all is as the catalog wants it: b is in quarantine, c runs an older version while "
+        "it is suspended."
+    )
+
+
+def test_a_companion_that_runs_is_not_called_not_served() -> None:
+    rows = (end("comp", wanted=0, drafts_for=("big",)), end("off", wanted=0, ready=0, state="inactive", reason="idle"))
+    text = "\n".join(told(PlanOutput(valid=True, revision="b" * 40, in_force="b" * 40, models=rows)))
+    assert "Not served then:\n  off: idle\n" in text
+    assert "comp" not in text

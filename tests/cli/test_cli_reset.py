@@ -11,7 +11,7 @@ import pytest
 import structlog
 from jsonschema import Draft202012Validator
 
-from llmgw.facts import Action, Failure, FailureKind, RecoveryRecord
+from llmgw.facts import Action, Failure, FailureKind, Level, RecoveryRecord
 from llmgw.ids import ModelName, NodeName, ReplicaId, SpecDigest
 from llmgw.store import keys
 from llmgw.units import Wall
@@ -58,13 +58,24 @@ def left(daemon: Any) -> list[str]:
 def test_one_models_failures_are_forgotten_on_every_node_and_no_others(ask: Any, failed: Any) -> None:
     ran = ask("reset", "qwen")
     assert (ran.code, ran.err) == (0, "")
-    assert ran.out == "qwen: out of quarantine and tried again now; 11 failures forgotten (gpu-1, gpu-2)\n"
+    assert ran.out == (
+        "qwen: out of quarantine; 11 failures forgotten (gpu-1, gpu-2); what runs goes on as it is until it is "
+        "launched again\n"
+    )
     assert left(failed) == [keys.recovery(SpecDigest("3" * 16), NodeName("gpu-1"))]
     assert "failures reset" in ask("events").out
     assert ask("reset", "qwen").out == "qwen: no failures to forget, nothing to do\n"
 
 
+def test_what_serves_shrunk_is_not_said_to_be_tried_again(ask: Any, failed: Any) -> None:
+    failed.do(failed.seeds.explain(seed.told(seed.SMOL, seed.ModelState.READY, level=Level.DEGRADED)))
+    assert ask("reset", "smol").out == (
+        "smol: 1 failure forgotten (gpu-1); what runs goes on as it is at level degraded until it is launched again\n"
+    )
+
+
 def test_all_of_them_are_forgotten_at_once(ask: Any, failed: Any) -> None:
+    failed.do(failed.seeds.explain(seed.told(seed.QWEN, seed.ModelState.FAILED, "out of memory")))
     lines = ask("reset", "--all").out.splitlines()
     assert lines == [
         "qwen: out of quarantine and tried again now; 11 failures forgotten (gpu-1, gpu-2)",
@@ -78,7 +89,10 @@ def test_json_is_one_object_as_its_schema_has_it(ask: Any, failed: Any) -> None:
     value = json.loads(ask("reset", "qwen", "--json").out)
     Draft202012Validator(json.loads(SCHEMA.read_text())).validate(value)
     (row,) = value["models"]
-    assert row == {"model": "qwen", "failures": 11, "quarantined": True, "nodes": ["gpu-1", "gpu-2"]}
+    assert row == {
+        "model": "qwen", "failures": 11, "quarantined": True, "nodes": ["gpu-1", "gpu-2"],
+        "ready": True, "level": "full",
+    }  # fmt: skip
 
 
 def test_an_unknown_model_is_an_error_and_forgets_nothing(ask: Any, failed: Any) -> None:

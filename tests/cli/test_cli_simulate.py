@@ -85,6 +85,17 @@ def test_the_chart_is_an_svg_with_a_line_for_each_memory(
     assert str(chart) in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["memory.png", "memory", "memory.svg.gz"])
+def test_a_chart_of_another_kind_is_refused_before_anything_is_played(
+    scenario: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert run(str(scenario), "--chart", str(tmp_path / name)) == 64
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "charts are SVG: give it a name that ends in .svg" in told.err
+    assert not (tmp_path / name).exists()
+
+
 def test_events_are_the_last_ones_with_their_times(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(str(scenario), "--events", "3") == 0
     first, second, third = capsys.readouterr().out.splitlines()[:3]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from harness import WEB, Daemon, Repo, alive, eventually, model, serving
+from harness import WEB, Daemon, Repo, alive, command, eventually, model, serving
 
 from llmgw.engine.api import engine_key
 from llmgw.ids import ReplicaId
@@ -189,3 +189,14 @@ def test_bad_requests_get_the_right_status_and_an_openai_error(tmp_path: Path, s
             pass  # refused while the client was still sending: it may not get to read the answer
         assert "onyl" not in json.dumps(daemon.ask("models"))
         assert daemon.chat("only")
+
+
+def test_down_of_a_daemon_without_engines_says_that_it_was_ended(tmp_path: Path) -> None:
+    repo = Repo(tmp_path / "catalog")
+    repo.commit({"a.yaml": command("lazy").replace("name: lazy\n", "name: lazy\nscaling: {on_demand: true}\n")})
+    with serving(repo.path, tmp_path / "home") as daemon:
+        told = daemon.cli("down")
+        assert "ending llmgw (pid " in told.stderr
+        assert told.stdout == f"ended the daemon of {daemon.state}; no engine of it was left running\n"
+        assert daemon.process is not None
+        daemon.process.wait(30)
