@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmgw.units import Seconds, Wall
-from llmgw.weights.inside import mounted_at_or_below
+from llmgw.weights.inside import hold, is_open_elsewhere, mounted_at_or_below
 from llmgw.weights.naming import entry_name
 from llmgw.weights.removal import Refusal, finish, remove
 
@@ -493,3 +493,16 @@ def _put(path: Path, kind: str, outside: Path) -> None:
             os.link(outside / "a.gguf", path)
         case "pipe":
             os.mkfifo(path)
+
+
+def test_whoever_opens_a_file_while_it_is_looked_at_is_neither_refused_nor_ends_us(root: Path) -> None:
+    entry = make(root)
+    code = "import sys\nprint('on', flush=True)\nwhile True:\n    open(sys.argv[1], 'rb').close()\n"
+    with subprocess.Popen([sys.executable, "-c", code, entry / "files" / "a.gguf"], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        with hold(root) as top, top.enter(entry.name) as inside, inside.enter("files") as files:
+            seen = {is_open_elsewhere(files, "a.gguf") for _ in range(3_000)}
+        assert child.poll() is None
+        child.kill()
+    assert False in seen
