@@ -40,6 +40,9 @@ log = structlog.get_logger("llmgw.agent")
 
 T = TypeVar("T")
 
+FINISH: Final = 90.0
+"""Seconds between two looks for what a killed process left half removed."""
+
 BEAT: Final = 2.0
 """Seconds between two signs of life of an answer that grows slowly: to hash a large file takes minutes."""
 
@@ -58,19 +61,26 @@ class Orders:
 
     async def run(self) -> None:
         """Until cancelled."""
-        try:
-            await self.upkeep.finish()
-        except (LlmgwError, OSError) as error:  # the cache's disk is away, say: tried again at the next start
-            log.warning("removals_not_finished", error=str(error))
         prefix = keys.upkeep_order(self.node, "")
         snapshot = await listed(self.store, prefix)
         tasks, running = Tasks(), dict[str, asyncio.Task[None]]()
+        tasks.start(self._finish(), "agent: finish removals")
         try:
             self._take([Change(e.key, e.value, e.revision) for e in snapshot.entries], tasks, running)
             async for changes in follow(self.store, prefix, snapshot):
                 self._take(changes, tasks, running)
         finally:
             await tasks.close()
+
+    async def _finish(self) -> None:
+        """What a killed process left half removed; a while after it was, for one that lives may share the cache."""
+        while True:
+            try:
+                for done in await self.upkeep.finish():
+                    self._tell("weights removed", f"{done.source}, {format_bytes(done.size)}, begun before a crash")
+            except (LlmgwError, OSError) as error:  # the cache's disk is away, say
+                log.warning("removals_not_finished", error=str(error))
+            await self.clock.sleep(FINISH)
 
     def _take(self, changes: Collection[Change], tasks: Tasks, running: dict[str, asyncio.Task[None]]) -> None:
         for change in changes:

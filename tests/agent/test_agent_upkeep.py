@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import os
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -278,6 +279,24 @@ async def test_a_node_that_does_not_answer_is_told_and_the_others_are_collected(
         answer = await made.collect()
         assert outcomes(answer) == {("n1", B): "removed", ("n2", B): "unknown"}
         assert set(answer["unreached"]) == {"n2"}
+
+
+async def test_what_a_killed_process_left_half_removed_is_removed_and_in_the_log(tmp_path: Path) -> None:
+    store = MemoryStore()
+    node = Node("n1", tmp_path / "n1", store)
+    entry = node.put(B)
+    doomed = node.cache.root / f"removing-{entry.name}-01234567"
+    doomed.mkdir()
+    entry.rename(doomed / "entry")
+    os.utime(doomed, (1.0, 1.0))
+    task = asyncio.create_task(node.orders().run())
+    async with asyncio.timeout(5):
+        while doomed.exists() or not node.told():
+            await asyncio.sleep(0.01)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    assert [(line["what"], line["source"], line["by"]) for line in node.told()] == [("removed", B, "llmgw")]
 
 
 async def test_over_etcd_nodes_are_asked_as_well_and_nothing_is_left_in_the_store(
