@@ -111,8 +111,8 @@ class WaitingRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndRow:
-    """A model once all of it is done. `outdated`: replicas of an older version that go on all the same, `suspended` ones,
-    say; `drafts_for`: models that it is a companion of, which launch and stop it."""
+    """A model once all of it is done. `outdated`: replicas of an older version that go on nonetheless, of a `suspended`
+    model, say; `drafts_for`: models that it is a companion of, which launch and stop it."""
 
     model: str
     state: str

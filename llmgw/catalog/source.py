@@ -7,6 +7,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -84,6 +85,16 @@ def read_source(path: Path) -> Source:
     while (wait := settling.step()) is not None:
         time.sleep(wait)
     return settling.source
+
+
+def held_by_git(path: Path) -> Path | None:
+    """The lock of a git command under way, for which reading `path` waits; None: there is none, or it is a crash's."""
+    with suppress(OSError):
+        repository = git.find(path.resolve())
+        lock = repository.lock if repository is not None else None
+        if lock is not None and time.time() - lock.stat().st_mtime < STALE_LOCK:
+            return lock
+    return None
 
 
 class Settling:

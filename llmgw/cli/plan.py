@@ -88,6 +88,9 @@ def _live(catalog: str | None, state: Path | None, admin: str | None, asked: tup
 
     client = replace(connect(state_root(state), admin), timeout=PATIENCE)
     if catalog is None:
+        followed = client.get("status", StatusOutput).catalog.source
+        if followed is not None:
+            _tell_of_lock(Path(followed))
         return client.post("plan", PlanOutput, PlanRequest(asked=asked))
     from llmgw.engine.manager import find_engines
 
@@ -114,12 +117,22 @@ def _load(catalog: str, checkout: Path | None, engines: "Engines") -> "Loaded":
 
     path = Path(catalog)
     if path.exists():
+        _tell_of_lock(path)
         source = read_source(path)
     elif checkout is None or catalog.startswith((".", "/", "~")):
         raise CatalogUnreadable(f"cannot read {catalog}: name the directory that holds the catalog, or a revision")
     else:
         source = read_revision(checkout, catalog)
     return load_catalog(source, engines.rules(), canonical=canonical)
+
+
+def _tell_of_lock(path: Path) -> None:
+    """Say what is waited for, where a git command is at work in the checkout."""
+    from llmgw.catalog.source import STALE_LOCK, held_by_git
+    from llmgw.cli.printing import note
+
+    if (lock := held_by_git(path)) is not None:
+        note(f"{lock} is there: waiting for git to finish, for {STALE_LOCK:.0f} s at most")
 
 
 def _print(answer: "PlanOutput") -> None:

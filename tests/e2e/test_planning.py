@@ -1,6 +1,7 @@
 """`llmgw plan` against a running daemon: what it says is what then happens. Cordons and drains of a real node."""
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,20 +89,28 @@ def test_what_changes_routes_alone_is_told_and_restarts_nothing(daemon: Daemon, 
 
 
 def test_the_daemons_own_catalog_is_planned_as_it_stands_on_disk(daemon: Daemon, repo: Repo) -> None:
-    lock = repo.path / ".git" / "index.lock"  # while it is there the daemon takes nothing in, for ten seconds
-    lock.touch()
-    (repo.path / "c.yaml").write_text(command("c"))
-    plan = planned(daemon, code=2)
-    assert kinds(plan) == [("launch", "c")]
-    assert plan["source"] == str(repo.path)
-    assert plan["revision"] != plan["in_force"]
-    (repo.path / "d.yaml").write_text("apiVersion: llmgw/v1\nkind: Modell\n")
+    plan = planned(daemon, code=0)
+    assert (plan["source"], plan["revision"]) == (str(repo.path), plan["in_force"])
+    (repo.path / "c.yaml").write_text("apiVersion: llmgw/v1\nkind: Modell\n")  # which the daemon takes in never
     refused = planned(daemon, code=3)
-    assert [problem["file"] for problem in refused["problems"]] == ["d.yaml"]
+    assert [problem["file"] for problem in refused["problems"]] == ["c.yaml"]
     text = daemon.cli("plan", check=False)
-    assert text.returncode == 3
+    assert (text.returncode, "waiting for git" in text.stderr) == (3, False)
     assert "unknown kind 'Modell'; did you mean 'Model'?" in text.stdout
-    lock.unlink()
+
+
+def test_a_plan_that_waits_for_git_says_so(daemon: Daemon, repo: Repo) -> None:
+    (repo.path / "c.yaml").write_text("apiVersion: llmgw/v1\nkind: Modell\n")
+    lock = repo.path / ".git" / "index.lock"
+    lock.touch()
+    freed = threading.Timer(5.0, lock.unlink)  # long after the command has begun
+    freed.start()
+    try:
+        text = daemon.cli("plan", check=False)
+    finally:
+        freed.join()
+    assert text.returncode == 3
+    assert f"{lock} is there: waiting for git to finish, for 10 s at most" in text.stderr
 
 
 def test_a_revision_is_planned_from_the_daemons_repository(daemon: Daemon, repo: Repo) -> None:
