@@ -25,6 +25,7 @@ from llmgw.cli import (
     nodes,
     plan,
     plugins,
+    pull,
     replicas,
     reset,
     restart,
@@ -77,6 +78,7 @@ def make_app() -> typer.Typer:
     app.command("restart")(restart.restart)
     app.command("reset")(reset.reset)
     app.command("simulate")(simulate.simulate)
+    app.command("pull")(pull.pull)
     app.command("collect")(collect.collect)
     app.command("bench")(bench.bench)
     app.command("doctor")(doctor.doctor)

@@ -37,6 +37,7 @@ COMMANDS = (
     "restart",
     "reset",
     "simulate",
+    "pull",
     "collect",
     "bench",
     "doctor",
