@@ -1,0 +1,146 @@
+"""`llmgw pull`"""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llmgw.cli.exits import ExitCode
+from llmgw.cli.options import State, state_root
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+
+    from llmgw.catalog.spec import WeightsSpec
+    from llmgw.facts import Progress
+    from llmgw.weights.cache import Cache
+
+
+def pull(
+    what: Annotated[list[str], typer.Argument(metavar="WHAT", help="Sources, or models of --catalog.")],
+    catalog: Annotated[
+        Path | None, typer.Option("--catalog", metavar="DIR", readable=False, help="The catalog that has the models.")
+    ] = None,
+    sha256: Annotated[
+        str | None, typer.Option("--checksum", metavar="HEX", help="What the one source given must have.")
+    ] = None,
+    token_env: Annotated[
+        str | None, typer.Option("--token-env", metavar="NAME", help="The variable that holds the sources' token.")
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option("--cache", metavar="DIR", readable=False, help="Default: STATE/weights.")
+    ] = None,
+    state: State = None,
+) -> int:
+    """Download weights into this machine's cache, ahead of need.
+
+    \b
+    Example:
+      llmgw pull https://models.example.org/qwen3-8b-q4_k_m.gguf
+      llmgw pull qwen3-8b --catalog ./catalog
+    """
+    from llmgw.cli import logs
+    from llmgw.clock import SystemClock
+    from llmgw.statedir import StateDir
+    from llmgw.weights.cache import Cache
+
+    logs.configure()
+    specs = _wanted(what, catalog, sha256, token_env)
+    found = StateDir(state_root(state))
+    found.prepare()
+    opened = Cache(cache or found.weights, cluster_id=found.cluster_id(), clock=SystemClock())
+    opened.open()
+    failures = asyncio.run(_pull_all(opened, specs))
+    for failure in failures:
+        sys.stderr.write(f"llmgw: {failure}\n")
+    return ExitCode.ERROR if failures else ExitCode.FINE
+
+
+def _wanted(what: list[str], catalog: Path | None, sha256: str | None, token: str | None) -> "list[WeightsSpec]":
+    """Raises UsageError, CatalogInvalid, CatalogUnreadable."""
+    import re
+
+    from llmgw.catalog.spec import SecretRef, WeightsSpec
+    from llmgw.errors import UsageError
+    from llmgw.weights.naming import canonical
+
+    if sha256 is not None and (len(what) != 1 or re.fullmatch("[0-9A-Fa-f]{64}", sha256) is None):
+        raise UsageError("--checksum takes the 64 hex digits of the one source that is given")
+    digest = sha256.lower() if sha256 is not None else None
+    secret = SecretRef(from_env=token) if token is not None else None
+    specs: dict[WeightsSpec, None] = {}
+    for text in what:
+        if "://" in text or text.startswith("/"):
+            try:
+                specs[WeightsSpec(source=canonical(text), sha256=digest, token=secret)] = None
+            except ValueError as error:
+                raise UsageError(str(error)) from error
+        elif catalog is None or sha256 is not None:
+            raise UsageError(f"{text} is no source: to pull a model's weights, name its catalog with --catalog")
+        else:
+            specs.update(dict.fromkeys(_of_model(text, catalog)))
+    return list(specs)
+
+
+def _of_model(name: str, directory: Path) -> "list[WeightsSpec]":
+    from llmgw.catalog.load import load_catalog
+    from llmgw.catalog.source import read_source
+    from llmgw.engine.manager import find_engines
+    from llmgw.errors import UsageError
+    from llmgw.weights.naming import canonical
+
+    models = load_catalog(read_source(directory), find_engines().rules(), canonical=canonical).catalog.models.values()
+    found = next((model for model in models if name == model.name or name in model.aliases), None)
+    if found is None:
+        raise UsageError(f"no model {name} in {directory}; it has {', '.join(model.name for model in models)}")
+    return [spec for profile in found.profiles for spec in profile.every_file]
+
+
+async def _pull_all(cache: "Cache", specs: "list[WeightsSpec]") -> list[str]:
+    """What went wrong, one text a source. One that fails does not end the others."""
+    from llmgw.errors import WeightsError
+
+    with _bars() as bars:
+        pulls = [asyncio.create_task(_pull(cache, spec, bars)) for spec in specs]
+        results = await asyncio.gather(*pulls, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException) and not isinstance(result, WeightsError):
+            raise result
+    for result in results:
+        if isinstance(result, Path):
+            sys.stdout.write(f"{result}\n")
+    return [str(result) for result in results if isinstance(result, WeightsError)]
+
+
+async def _pull(cache: "Cache", spec: "WeightsSpec", bars: "Bars") -> Path:
+    from llmgw.catalog.spec import NodeSpec
+    from llmgw.cli.text import clean
+
+    task = bars.add_task(clean(spec.source.partition("?")[0].rpartition("/")[2]), total=spec.size)
+
+    def tell(progress: "Progress") -> None:
+        bars.update(task, completed=progress.done, total=progress.total)
+
+    path = await cache.fetch(spec, reserve=NodeSpec().reserve.disk, progress=tell)
+    bars.remove_task(task)
+    return path
+
+
+def _bars() -> "Bars":
+    """On stderr; nothing where that is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(binary_units=True))
+    return Progress(
+        *columns,
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+        redirect_stdout=False,
+    )
