@@ -30,8 +30,9 @@ CatalogUnreadable."""
 class ChangeRow:
     """One difference. `model` null: of the Cluster document; `path` empty: the model as a whole.
 
-    `change`: added, removed or changed. `old` and `new`: as a document would say it, null where there is none; what may
-    be a secret is hidden. `effect`: what it does to what runs: restart, stop, level, placement, routing, later or nothing.
+    `change`: added, removed or changed. `old` and `new`: as a document would say it, null where there is none; what
+    may be a secret is hidden. `effect`: what it does to what runs: restart, stop, level, placement, routing, later or
+    nothing.
     """
 
     model: str | None
