@@ -6,7 +6,9 @@ import sys
 import zipfile
 from pathlib import Path
 
-from harness import Daemon, Repo, command, eventually, serving
+from etcds import Etcd
+from fleet import ready, running
+from harness import Daemon, Repo, cluster, command, eventually, run_cli, serving
 
 
 def wheel(directory: Path, name: str) -> str:
@@ -111,3 +113,44 @@ def test_a_daemon_that_is_killed_while_it_collects_loses_nothing_that_is_wanted(
         daemon.ready("first")
         assert kept.stat().st_size == 500_000
         assert set(daemon.ask("weights", "list")["entries"][0]) >= {"source", "state"}
+
+
+def test_in_a_fleet_every_node_is_asked_through_any_controller_and_one_that_is_away_is_told(
+    tmp_path: Path, etcd: Etcd
+) -> None:
+    wheels = tmp_path / "wheels"
+    first, second = wheel(wheels, "first"), wheel(wheels, "second")
+    repo = Repo(tmp_path / "catalog")
+    both = "scaling: {min: 2}\n"
+    repo.commit({"c.yaml": cluster(name="home")})
+    env = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": "/dev/null"}
+    with running(tmp_path / "fleet", repo.path, etcd, env=env) as fleet:
+        _, standby = fleet.controller("c1"), fleet.controller("c2")
+        agents = [fleet.agent(name) for name in ("n1", "n2")]
+        repo.commit({"a.yaml": document("first", first) + both, "b.yaml": document("second", second) + both})
+        eventually(
+            lambda: [len(each) for each in ready(standby, "first", "second").values()] == [2, 2], what="two of each"
+        )
+        repo.commit({"b.yaml": None})
+        limits = ("--older-than", "0s", "--keep-revisions", "0")
+        eventually(
+            lambda: len(json.loads(standby.cli("collect", "--dry-run", *limits, "--json"))["entries"]) == 2,
+            what="both nodes' entries as removable",
+        )
+        agents[1].kill()
+        state = ("--state", str(standby.state))
+        done = run_cli("collect", "--collect", *limits, "--json", *state, env=standby.env)
+        rows = {row["node"]: row["outcome"] for row in json.loads(done.stdout)["entries"]}
+        assert (done.returncode, rows) == (1, {"n1": "removed", "n2": "unknown"})
+        assert len(list((agents[0].state / "weights").glob("v1-*"))) == 1
+        assert len(list((agents[1].state / "weights").glob("v1-*"))) == 2
+        agents[1].start()
+        done = run_cli("collect", "--collect", *limits, *state, env=standby.env)
+        assert done.returncode == 0, done.stdout
+        assert len(list((agents[1].state / "weights").glob("v1-*"))) == 1
+        assert (
+            "first"
+            in (agents[1].state / "weights")
+            .joinpath(next((agents[1].state / "weights").glob("v1-*")).name, "manifest.json")
+            .read_text()
+        )
