@@ -21,6 +21,7 @@ from llmgw.units import Instant, Seconds, Wall, format_seconds
 
 SOON: Final = 5.0
 """Seconds after an ask within which the gateway's count of who waits has come, also from afar."""
+_WINDOWS: Final = 4  #: windows of a model that are told of in a line
 _IN_USE: Final = frozenset((Phase.PLACING, Phase.FETCHING, Phase.STARTING, Phase.READY))
 """A replica that drains answers what it has, and no more: that says nothing about who is waited for."""
 
@@ -142,7 +143,7 @@ def _bounds(
     base, window = _base(scaling, local)
     ceiling = window.max if window is not None and window.max > 0 else scaling.max
     if base > 0 or not scaling.on_demand:
-        return _steady(base, ceiling, window, bool(scaling.windows), waited and base > 0)
+        return _steady(base, ceiling, window, scaling.windows, waited and base > 0)
     base, why = _asked_for(ask, waited, idle_timeout(scaling, cluster), now)
     if not base and fallback:
         base, why = 1, "serves in another's place"
@@ -182,12 +183,12 @@ def _waits(ask: Ask, held: int | None, cluster: ClusterSpec, now: Wall) -> bool:
 
 
 @lru_cache(maxsize=1024)  # many models have the same
-def _steady(base: int, ceiling: int, window: Window | None, some: bool, waited: bool) -> Bounds:
-    """Wanted whether asked for or not. `window`: the one that holds now; `some`: whether it has any."""
+def _steady(base: int, ceiling: int, window: Window | None, others: tuple[Window, ...], waited: bool) -> Bounds:
+    """Wanted whether asked for or not. `window`: the one that holds now; `others`: those that it has."""
     if window is not None:
         why = f"window {windows.describe(window)}" + ("" if base else ": none")
     elif not base:
-        why = "outside its windows" if some else "its scaling.min is 0"
+        why = f"outside its windows ({_told(others)})" if others else "its scaling.min is 0"
     else:
         why = "in the catalog" if base == 1 else f"at least {base}"
     reason = Reason.SCALED_DOWN if base else Reason.NOT_WANTED
@@ -244,8 +245,14 @@ def _used(replica: ReplicaFact, observed: Observed, now: Wall) -> Wall | None:
     return None if used is None else min(used, now)
 
 
+def _told(some: tuple[Window, ...]) -> str:
+    """`mon-fri 08:00-19:00, sat 10:00-14:00`"""
+    more = f" and {len(some) - _WINDOWS} more" if len(some) > _WINDOWS else ""
+    return ", ".join(windows.describe(window) for window in some[:_WINDOWS]) + more
+
+
 def _ago(idle: Seconds) -> str:
     """Coarse on purpose: a text that changed with every pass would be written to the store with every pass."""
     if idle < 60:
-        return "less than a minute ago"
+        return "in the last minute"
     return f"{format_seconds(idle // 60 * 60)} ago"

@@ -130,9 +130,19 @@ def _asked(row: DemandRow, now: float) -> str:
     text = f"last {ago(row.asked_at, now)}{used}"
     timeout = format_seconds(row.idle_timeout)
     if row.unloads_at is None:
-        loaded = "kept by its window, asked for or not" if row.base else "loaded for the next request"
-        return f"{text}; {loaded}"
+        return f"{text}; {_unasked(row)}"
     return f"{text}; unloaded when idle for {timeout}: in {format_seconds(max(0.0, row.unloads_at - now))}"
+
+
+def _unasked(row: DemandRow) -> str:
+    """Of one that nobody's asking keeps."""
+    if row.base:
+        return "kept by its window, asked for or not"
+    if row.suspended:
+        return "left as it is while it is suspended"
+    if row.ready + row.starting:
+        return f"idle for more than {format_seconds(row.idle_timeout)}: it is unloaded"
+    return "loaded for the next request"
 
 
 def _fallback(told: ExplainOutput) -> Iterator[str]:

@@ -60,7 +60,8 @@ class Filters:
         if node in self._observed.unreachable:
             return Rejection(node=node, reason=Reason.UNREACHABLE)
         if (cordon := self._observed.cordons.get(node)) is not None:
-            return Rejection(node=node, reason=Reason.CORDONED, detail=f"by {cordon.by}")
+            detail = f"{'drained ' if cordon.drain else ''}by {cordon.by}"
+            return Rejection(node=node, reason=Reason.CORDONED, detail=detail)
         return self.unable(profile, node)
 
     def unable(self, profile: ProfileSpec, node: NodeName) -> Rejection | None:

@@ -9,10 +9,11 @@ happens to the next, so that days with little traffic take milliseconds.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from random import Random
+from typing import Any, Final
 
 from llmgw.catalog.spec import Catalog
 from llmgw.facts import Cordon, FailureKind, Footprint, NodeReport, Phase
@@ -27,7 +28,7 @@ from llmgw.testing.world_node import Request, SimNode, SimReplica
 from llmgw.testing.world_sizes import sizing
 from llmgw.testing.world_tally import HOST, Tally
 from llmgw.testing.world_values import HOUR, Behaviour, Fault, FaultKind, Push, Rules, Traffic
-from llmgw.units import Bytes, Instant, format_bytes
+from llmgw.units import Bytes, Instant, format_bytes, format_seconds
 
 _STORY = 400  #: lines
 
@@ -343,11 +344,18 @@ def _described(replica: SimReplica) -> str:
     return " ".join([*map(str, parts), takes, *given.devices])
 
 
+_SHOWN: Final[Mapping[str, Callable[[Any], str]]] = {
+    "lasts": format_seconds,
+    "seconds": format_seconds,
+    "size": format_bytes,
+}
+
+
 def describe(fault: Fault) -> str:
     """In one line, with what was set."""
     plain = Fault(at=fault.at, kind=fault.kind)
     parts = [
-        f"{name}={getattr(fault, name)}"
+        f"{name}={_SHOWN.get(name, str)(getattr(fault, name))}"
         for name in ("node", "model", "lasts", "size", "on_devices", "seconds", "count", "failure")
         if getattr(fault, name) != getattr(plain, name)
     ]

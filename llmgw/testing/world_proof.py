@@ -1,6 +1,6 @@
 """One random world from its seed: 200 steps of whatever may happen, then calm; what must be true all along, and after.
 
-python -m llmgw.testing.world_proof 1234        the story of one seed, and whether it held
+python -m llmgw.testing.world_proof SEED [STEPS]        the story of one seed, and whether it held
 """
 
 import sys
@@ -194,7 +194,11 @@ def _moving(thought: Thought) -> Iterator[str]:
 
 
 def main(args: Sequence[str]) -> int:
-    """`SEED [STEPS]`: how it went. 1: it did not hold."""
+    """`SEED [STEPS]`: how it went. 1: it did not hold; 64: not so called."""
+    if not 1 <= len(args) <= 2 or not all(arg.isdecimal() for arg in args):
+        asked = any(arg in ("-h", "--help") for arg in args)
+        (sys.stdout if asked else sys.stderr).write(f"{__doc__}")
+        return 0 if asked else 64
     seed, *more = map(int, args)
     try:
         sys.stdout.write(f"{prove(seed, steps=more[0] if more else STEPS)}\n")

@@ -131,8 +131,10 @@ def test_an_on_demand_model_tells_when_it_was_asked_for_and_when_it_goes(ask: An
         ask, demand=asked
     )
     assert "last 1m ago, last used 20s ago; loaded for the next request" in told(
-        ask, demand=replace(asked, unloads_at=None)
+        ask, demand=replace(asked, unloads_at=None, ready=0, starting=0)
     )
+    going = replace(asked, unloads_at=None, ready=1, starting=0)
+    assert "last used 20s ago; idle for more than 15m: it is unloaded" in told(ask, demand=going)
     steady = replace(asked, unloads_at=None, base=1)
     assert "last 1m ago, last used 20s ago; kept by its window, asked for or not" in told(ask, demand=steady)
 

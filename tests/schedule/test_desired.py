@@ -117,7 +117,7 @@ def test_a_window_of_0_stops_the_model_and_says_so() -> None:
 
 def test_a_model_of_windows_alone_is_not_wanted_outside_them() -> None:
     found = wish(scaled(min=0, windows=(WORK,)), now=at(0, 20))
-    assert (found.count, found.reason, found.why) == (0, Reason.NOT_WANTED, "outside its windows")
+    assert (found.count, found.reason, found.why) == (0, Reason.NOT_WANTED, "outside its windows (mon-fri 08:00-19:00)")
 
 
 def test_a_window_without_a_maximum_has_the_models() -> None:
@@ -151,7 +151,7 @@ def test_an_on_demand_model_is_not_wanted_until_it_is_asked_for() -> None:
 def test_asked_for_it_is_wanted_once() -> None:
     found = wish(lazy(max=3), ask=Ask(asked=ago(12)))
     assert (found.count, found.on_demand, found.asked) == (1, True, ago(12))
-    assert found.why == "asked for less than a minute ago"
+    assert found.why == "asked for in the last minute"
 
 
 def test_it_is_wanted_up_to_the_end_of_its_idle_time_out_and_no_longer() -> None:
@@ -191,7 +191,7 @@ def test_a_fallback_counts_as_asked_for() -> None:
     assert (found.count, found.on_demand, found.why) == (1, True, "serves in another's place")
     assert wish(scaled(min=0), fallbacks={A}).count == 0
     assert wish(scaled(min=2, max=2), fallbacks={A}).count == 2
-    assert wish(lazy(), fallbacks={A}, ask=Ask(asked=ago(12))).why == "asked for less than a minute ago"
+    assert wish(lazy(), fallbacks={A}, ask=Ask(asked=ago(12))).why == "asked for in the last minute"
 
 
 # waited for

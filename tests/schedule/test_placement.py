@@ -153,7 +153,9 @@ def test_nothing_new_goes_to_a_cordoned_node_and_what_runs_there_stays() -> None
     plan = fleet.plan()
     assert (plan.stops, plan.launches) == ((), ())
     assert refusals(plan, "new")["n"].reason is Reason.CORDONED
-    assert "by ann" in str(refusals(plan, "new")["n"])
+    assert refusals(plan, "new")["n"].detail == "by ann"
+    fleet.fields["cordons"] = {NodeName("n"): Cordon(at=NOW.wall, by="ann", drain=True)}
+    assert str(refusals(fleet.plan(), "new")["n"]) == "cordoned on n: drained by ann"
 
 
 def test_a_drained_nodes_replica_serves_until_another_is_ready_elsewhere() -> None:

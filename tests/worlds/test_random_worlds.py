@@ -123,3 +123,12 @@ def test_a_failure_tells_its_story_and_how_to_see_it_again() -> None:
 def test_the_command_shows_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["3", "10"]) == 0
     assert capsys.readouterr().out.startswith("Outcome(passes=")
+
+
+@pytest.mark.parametrize("args", [[], ["seven"], ["-1"], ["1", "2", "3"]])
+def test_the_command_tells_how_it_is_called(capsys: pytest.CaptureFixture[str], args: list[str]) -> None:
+    assert main(args) == 64
+    told = capsys.readouterr()
+    assert (told.out, "SEED [STEPS]" in told.err) == ("", True)
+    assert main(["--help"]) == 0
+    assert "SEED [STEPS]" in capsys.readouterr().out

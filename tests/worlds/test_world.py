@@ -13,7 +13,7 @@ from llmgw.facts import Phase
 from llmgw.ids import ModelName, NodeName
 from llmgw.plan import Reason, Stop
 from llmgw.schedule.think import Known, Thought
-from llmgw.testing.world import World
+from llmgw.testing.world import World, describe
 from llmgw.testing.world_checks import Checks, Violation
 from llmgw.testing.world_controller import Mind
 from llmgw.testing.world_values import Behaviour, Fault, FaultKind, Push, Rules, Traffic
@@ -276,3 +276,8 @@ def test_the_simple_mind_itself_breaks_no_rule() -> None:
     world.run(until=6 * 3600)
     assert checks.decisions > 100
     assert tally(world, "a").served > 30
+
+
+def test_what_goes_wrong_is_told_with_times_and_sizes_that_can_be_read() -> None:
+    told = describe(fault(FaultKind.DISK, 0, size=gib(95), lasts=Seconds(7200)))
+    assert told == f"disk node={N1} lasts=2h size=95.0 GiB"
