@@ -28,6 +28,8 @@ log = structlog.get_logger("llmgw.weights")
 TELL_EVERY: Final = 0.25
 """Seconds between two looks at how far a download is, and at the disk."""
 
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
 SIZE_TOLERANCE: Final = 0.1
 """How far a declared size may be off: people round ("4.7GiB"). What proves the content is the checksum."""
 
@@ -103,7 +105,7 @@ class Fetch:
             put_aside = True
             raise
         except OSError as error:
-            put_aside = True
+            put_aside = error.errno not in _FULL  # where nothing is left, others need it more
             raise WeightsUnavailable(self._cannot_store(error)) from error
         finally:
             if put_aside:
@@ -182,8 +184,12 @@ class Fetch:
         self.check_room(size - here)
 
     def _cannot_store(self, error: OSError) -> str:
-        advice = ": free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        return f"cannot store {self._spec.source} in {self._root}: {error}{advice}"
+        if error.errno not in _FULL:
+            return f"cannot store {self._spec.source} in {self._root}: {error}"
+        return (
+            f"the disk of {self._root} filled up after {format_bytes(self._written)} of {self._spec.source} "
+            f"({error.strerror}): free some space"
+        )
 
     def _write_manifest(self, entry: Path, fetched: Fetched) -> None:
         first = entry / fetched.files[0].path

@@ -4,6 +4,7 @@ import hashlib
 import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -164,8 +165,11 @@ class _Download:
                         break
                     log.warning("resumed_download_does_not_match", source=self._spec.source)
                     self._reset(file.fileno())
-            finally:
-                self._checkpoint(file.fileno())
+            except BaseException:
+                with suppress(OSError):  # what ended it says more
+                    self._checkpoint(file.fileno())
+                raise
+            self._checkpoint(file.fileno())
         return ManifestFile(path=f"{FILES}/{self._path.name}", size=self._done, sha256=self._digest.hexdigest())
 
     def _is_right(self) -> bool:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 from servers import CERTIFICATE, Site, closed_port, serve
@@ -477,3 +478,63 @@ async def test_so_many_downloads_run_at_once_and_the_others_wait_for_their_turn(
     assert (await fourth).read_bytes() == bytes(1000)
     assert [asked.path for asked in site.gets] == ["/a", "/c", "/d"]
     await asyncio.gather(first, return_exceptions=True)
+
+
+def test_whenever_its_process_is_killed_a_download_is_gone_on_with_and_the_cache_is_whole(
+    root: Path, site: Site
+) -> None:
+    spec = spec_of(site)
+    code = (
+        "import asyncio; from pathlib import Path; from llmgw.weights.cache import Cache\n"
+        "from llmgw.clock import SystemClock; from llmgw.catalog.spec import FetchLimits, WeightsSpec\n"
+        f"cache = Cache(Path({str(root)!r}), cluster_id='c1', clock=SystemClock()); cache.open()\n"
+        "limits = FetchLimits(bandwidth=6_000_000)\n"
+        f"fetch = cache.fetch(WeightsSpec(source={spec.source!r}), reserve=0, progress=lambda p: None, limits=limits)\n"
+        "print('began', flush=True); asyncio.run(fetch)\n"
+    )
+    final, random = root / entry_name(spec.source, None), Random(7)
+    for _ in range(12):
+        here = sum(path.stat().st_size for path in root.glob("kept-*/entry/files/model.bin"))
+        site.asked.clear()
+        daemon = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        assert daemon.stdout is not None
+        with daemon.stdout:
+            daemon.stdout.readline()
+            time.sleep(random.uniform(0, 0.4))
+            daemon.kill()
+            daemon.wait()
+        cache = open_cache(root)
+        assert all(name.startswith(("kept-", "v1-")) for name in names(root)), "nothing else is left"
+        assert len(names(root)) <= 1
+        if (path := cache.locate(spec)) is not None:
+            assert path.read_bytes() == CONTENT
+            shutil.rmtree(final)
+        assert {asked.headers.get("Range") for asked in site.gets} <= {f"bytes={here}-" if here else None}
+    assert asyncio.run(get(open_cache(root), spec)).read_bytes() == CONTENT
+
+
+def test_a_disk_that_fills_up_meanwhile_is_told_and_given_back(tmp_path: Path, site: Site) -> None:
+    site.chunked = True  # nobody knows how much is to come
+    small = tmp_path / "small"
+    small.mkdir()
+    code = (
+        "import asyncio, os, sys; from pathlib import Path; from llmgw.weights.cache import Cache\n"
+        "from llmgw.clock import SystemClock; from llmgw.catalog.spec import WeightsSpec\n"
+        "cache = Cache(Path(sys.argv[1]), cluster_id='c1', clock=SystemClock()); cache.open()\n"
+        f"fetch = cache.fetch(WeightsSpec(source={spec_of(site).source!r}), reserve=0, progress=lambda p: None)\n"
+        "try: asyncio.run(fetch)\n"
+        "except Exception as error: print(type(error).__name__, error)\n"
+        "print(os.listdir(sys.argv[1]))\n"
+    )
+    mounted = 'mount -t tmpfs -o size=3m none "$0" || exit 99; exec "$@"'
+    command = ["unshare", "-m", "sh", "-c", mounted, str(small), sys.executable, "-c", code, str(small / "cache")]
+    if shutil.which("unshare") is None:
+        pytest.skip("no file system can be mounted here")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if done.returncode in (1, 99) and "Traceback" not in done.stderr:
+        pytest.skip("no file system can be mounted here")
+    told, left = done.stdout.splitlines()[-2:]
+    assert "WeightsUnavailable" in told
+    assert "the disk of" in told
+    assert "free some space" in told
+    assert left == "['.llmgw-cache']"
