@@ -36,7 +36,7 @@ WHOLE: list[dict[str, Any]] = [
         ],
     },
     {
-        "apiVersion": "llmgw/v1", "kind": "Model", "name": "two", "groups": ["g"],
+        "apiVersion": "llmgw/v1", "kind": "Model", "name": "two", "groups": ["h"],
         "profiles": [{"name": "p", "engine": "cpu", "weights": {"source": "/a"}}],
     },
     {
