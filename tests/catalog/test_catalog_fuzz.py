@@ -36,7 +36,11 @@ WHOLE: list[dict[str, Any]] = [
         ],
     },
     {
-        "apiVersion": "llmgw/v1", "kind": "Model", "name": "two", "groups": ["h"],
+        "apiVersion": "llmgw/v1", "kind": "Model", "name": "two",
+        "profiles": [{"name": "p", "engine": "cpu", "weights": {"source": "/a"}}],
+    },
+    {
+        "apiVersion": "llmgw/v1", "kind": "Model", "name": "three", "groups": ["g"],
         "profiles": [{"name": "p", "engine": "cpu", "weights": {"source": "/a"}}],
     },
     {
