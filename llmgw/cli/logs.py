@@ -1,9 +1,21 @@
 """Log lines: `key=value` on stderr, quiet unless asked."""
 
+import io
 import logging
 import sys
+from typing import TextIO, cast
 
 import structlog
+
+
+class _Stderr(io.TextIOBase):
+    """Whatever stderr is when something is said: a logger outlives the stderr of one command in a test."""
+
+    def write(self, text: str, /) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
 
 
 def configure(verbosity: int = 0) -> None:
@@ -18,7 +30,7 @@ def configure(verbosity: int = 0) -> None:
             structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Stderr())),
         cache_logger_on_first_use=True,
     )
     # Libraries speak through logging. Theirs is at most a warning's worth to an operator, unless asked for.
