@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
-# Tests of one file run in order, in one of so many processes.
-WORKERS ?= 2
+# Tests of one file run in order, in one of so many processes: most of them wait, so more than there are cores.
+WORKERS ?= 4
 
 .DEFAULT_GOAL := help
 .PHONY: help up test test-slow lint bench clean

@@ -3,19 +3,24 @@
 import io
 import logging
 import sys
+from contextlib import suppress
 from typing import TextIO, cast
 
 import structlog
 
 
 class _Stderr(io.TextIOBase):
-    """Whatever stderr is when something is said: a logger outlives the stderr of one command in a test."""
+    """Whatever stderr is when something is said. Where nobody listens any more, a pipe whose reader has gone, say, what
+    is said is lost: it must not break what serves."""
 
     def write(self, text: str, /) -> int:
-        return sys.stderr.write(text)
+        with suppress(OSError, ValueError):
+            sys.stderr.write(text)
+        return len(text)
 
     def flush(self) -> None:
-        sys.stderr.flush()
+        with suppress(OSError, ValueError):
+            sys.stderr.flush()
 
 
 def configure(verbosity: int = 0) -> None:

@@ -16,7 +16,7 @@ STARTING: Final = "llmgw_cpu: starting"
 
 KEY_VARIABLE: Final = "LLMGW_ENGINE_KEY"
 
-HTTP_THREADS: Final = 64
+HTTP_THREADS: Final = 12
 """Connections that are answered at once, beside one for each slot. With llama.cpp's few, requests that wait for a slot
 take them all, and whoever asks how busy it is waits too."""
 

@@ -10,7 +10,7 @@ from llmgw.errors import EngineUnavailable
 from llmgw_llamacpp.checks import complaints
 from llmgw_llamacpp.options import DRAFT_VALUES, SWITCHES, VALUES
 
-HTTP_THREADS: Final = 64
+HTTP_THREADS: Final = 12
 """Connections that are answered at once, beside one for each slot. With llama-server's few, requests that wait for a
 slot take them all, and whoever asks how busy it is waits too."""
 
