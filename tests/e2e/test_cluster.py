@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 from etcds import Etcd
@@ -201,14 +202,19 @@ def test_restart_has_every_process_begin_anew_while_engines_serve(tmp_path: Path
         assert pids(controller) == engines
 
 
+def two_agents(controller: Process) -> list[dict[str, Any]] | None:
+    found = [row for row in controller.seen("members")["members"] if row["role"] == "agent"]
+    return found if len(found) == 2 else None
+
+
 def test_logs_events_and_plans_are_had_from_any_controller(tmp_path: Path, etcd: Etcd) -> None:
     repo = catalog(tmp_path, a=command("a", "sh", "-c", "echo hello from the engine; exec sleep 1000"))
     with running(tmp_path / "fleet", repo.path, etcd) as fleet:
         first, second = fleet.controller("c1"), fleet.controller("c2")
         fleet.agent("n1", "--address", "127.0.0.2"), fleet.agent("n2", "--address", "127.0.0.2")
         eventually(lambda: pids(first), what="an engine")
-        urls = [row["url"] for row in first.seen("members")["members"] if row["role"] == "agent"]
-        assert [url.rpartition(":")[0] for url in urls] == ["http://127.0.0.2"] * 2
+        agents = eventually(lambda: two_agents(first), what="both agents")
+        assert [row["url"].rpartition(":")[0] for row in agents] == ["http://127.0.0.2"] * 2
         for controller in (first, second):
             eventually(
                 lambda controller=controller: "hello from the engine" in controller.cli("logs", "a"), what="a log"
