@@ -16,6 +16,7 @@ from llmgw.units import Instant, Mono, Wall
 
 GRACE: Final = 20.0  #: four heartbeats
 LOST: Final = 60.0
+NEWBORN: Final = 5.0  #: seconds from a node's first report within which its agent says that it lives
 SETTLE: Final = 15.0
 """Seconds after the start for which nodes that the catalog names are waited for."""
 
@@ -38,14 +39,17 @@ class Liveness:
     patience: float = LOST
     presence: bool = False
     _heard: dict[NodeName, tuple[Wall, Mono]] = field(default_factory=dict)
+    _first: dict[NodeName, Mono] = field(default_factory=dict)
+    _lived: set[NodeName] = field(default_factory=set)
     _started: Mono | None = None
     _given_up: dict[NodeName, frozenset[ReplicaId]] = field(default_factory=dict)
 
     def look(self, reports: Iterable[NodeReport], now: Instant, *, alive: Collection[NodeName] | None = None) -> Reach:
         """`alive`: nodes whose agent lives, where that is known."""
+        reports = tuple(reports)
         if self._started is None:
             self._started = now.mono
-        reports = tuple(reports)
+            self._lived = {report.node for report in reports}  # they lived before we did
         present = {report.node: report.at for report in reports}
         self._heard = {node: heard for node, heard in self._heard.items() if node in present}
         for node, at in present.items():
@@ -53,11 +57,21 @@ class Liveness:
             if heard is None or heard[0] != at:
                 self._heard[node] = (at, now.mono)
         silent = {node: now.mono - since for node, (_, since) in self._heard.items()}
-        gone = frozenset() if alive is None else silent.keys() - alive
+        self._first = {node: self._first.get(node, now.mono) for node in present}
+        gone = frozenset() if alive is None else self._gone(alive, now)
         unreachable = frozenset(node for node, age in silent.items() if age > GRACE or node in gone)
         braked = 2 * len(unreachable) > len(silent)
         lost = frozenset() if braked else frozenset(node for node in unreachable if silent[node] > self.patience)
         return Reach(unreachable, lost, braked, self._replaced(reports, lost))
+
+    def _gone(self, alive: Collection[NodeName], now: Instant) -> frozenset[NodeName]:
+        """An agent says that it lives just after it has reported first: until then nobody has gone."""
+        self._lived |= self._first.keys() & set(alive)
+        return frozenset(
+            node
+            for node, first in self._first.items()
+            if node not in alive and (node in self._lived or now.mono - first > NEWBORN)
+        )
 
     def _replaced(self, reports: Iterable[NodeReport], lost: Collection[NodeName]) -> frozenset[ReplicaId]:
         """Remembered for as long as they are there."""

@@ -6,7 +6,7 @@ import pytest
 
 from llmgw.facts import DiskFact, MemoryFact, NodeReport, Phase, ReplicaFact
 from llmgw.ids import EngineName, ModelName, NodeName, ProfileName, ReplicaId, Revision, SpecDigest
-from llmgw.reconcile.liveness import GRACE, LOST, Liveness
+from llmgw.reconcile.liveness import GRACE, LOST, Liveness, Reach
 from llmgw.units import GIB, Bytes, Instant, Mono, Wall
 
 NODES = [NodeName(name) for name in ("a", "b", "c")]
@@ -61,6 +61,13 @@ def test_a_new_controller_gives_a_node_that_is_gone_its_whole_time_again() -> No
     assert first.lost == frozenset()
     later = [reports[0], *(report(node, 1001) for node in NODES[1:])]
     assert liveness.look(later, instant(1000 + LOST + 1), alive=NODES[1:]).lost == {"a"}
+
+
+def test_a_node_that_has_just_reported_first_is_not_gone_though_its_agent_has_not_said_that_it_lives() -> None:
+    liveness = Liveness(presence=True)
+    liveness.look([], instant(0), alive=[])
+    assert liveness.look([report(NODES[0], 1)], instant(1), alive=[]) == Reach(frozenset(), frozenset())
+    assert liveness.look([report(NODES[0], 7)], instant(7), alive=[]).unreachable == {NODES[0]}
 
 
 @pytest.mark.parametrize("alive", [None, []])
