@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -236,8 +237,16 @@ profiles:
 
 
 def processes_of(daemon: Daemon) -> list[psutil.Process]:
-    (replica,) = daemon.ready("tiny", within=240).values()
-    return [psutil.Process(replica["pid"]), *descendants(replica["pid"])]
+    """Of the ready replica; one that died a moment ago is reported so only then."""
+    deadline = time.monotonic() + 240
+    while True:
+        (replica,) = daemon.ready("tiny", within=240).values()
+        try:
+            return [psutil.Process(replica["pid"]), *descendants(replica["pid"])]
+        except psutil.NoSuchProcess:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
 
 
 def test_a_catalog_with_a_vllm_model_is_served_recovers_and_leaves_nothing_behind(tiny: Path, tmp_path: Path) -> None:
