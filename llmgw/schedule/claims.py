@@ -55,7 +55,6 @@ class Sorted:
     claims: list[Claim] = field(default_factory=list)
     costs: dict[ReplicaId, dict[str, int]] = field(default_factory=dict)
     exclusive: set[ReplicaId] = field(default_factory=set)
-    due: list[Wall] = field(default_factory=list)
     drafting: set[tuple[ModelName, NodeName]] = field(default_factory=set)  #: companions that primaries need, and where
     present: set[tuple[ModelName, NodeName]] = field(default_factory=set)  #: what stays, by model and node
     drafts: dict[ReplicaId, ModelName] = field(default_factory=dict)

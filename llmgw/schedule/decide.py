@@ -117,7 +117,6 @@ class _Pass:
 
     def run(self, *, settled: bool) -> Plan:
         self._plan.stops.update(self._sorted.stops)
-        self._plan.due.extend(self._sorted.due)
         self._take_places()
         if not self._observed.nodes or not settled:
             for claim in self._sorted.claims:
@@ -263,7 +262,7 @@ class _Pass:
 
     def _return(self, place: Place, one: Resident) -> None:
         place.staying.append(one)
-        place.room.stay(one.costs)
+        place.room.promise(one.costs)
         if one.exclusive:
             mine = one.costs.keys() & place.room.names.keys()
             place.room.sole |= mine

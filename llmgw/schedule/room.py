@@ -104,12 +104,8 @@ class Room:
             if dimension in self.soon:
                 self.soon[dimension] -= cost
 
-    def stay(self, costs: Costs) -> None:
-        """It is not going after all."""
-        self.promise(costs)
-
     def promise(self, costs: Costs) -> None:
-        """It comes when what goes is gone."""
+        """It comes when what goes is gone; or it is not going after all."""
         for dimension, cost in costs.items():
             if dimension in self.soon:
                 self.soon[dimension] += cost
