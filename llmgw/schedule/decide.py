@@ -137,8 +137,7 @@ class _Pass:
             place = self._nodes.places.get(one.fact.node)
             if place is not None:
                 place.staying.append(one)
-                if one.exclusive:
-                    place.room.sole.update(one.costs.keys() & place.room.names.keys())
+                place.room.stay(one.costs, alone=one.exclusive)
                 self._nodes.settle(place, one.model)
                 self._placement.draft_for[one.model.name, place.name] = True
         staying = {one.fact.id for one in self._sorted.staying}
@@ -147,9 +146,7 @@ class _Pass:
                 continue
             fact = self._observed.replicas[id]
             if (place := self._nodes.places.get(fact.node)) is not None:
-                place.room.leave(costs)
-                if id in self._sorted.exclusive:
-                    place.room.closing.update(costs.keys() & place.room.names.keys())
+                place.room.leave(costs, alone=id in self._sorted.exclusive)
                 self._note_going(place, fact.model)
 
     def _note_going(self, place: Place, model: ModelName) -> None:
@@ -178,11 +175,7 @@ class _Pass:
 
     def _leave(self, place: Place, one: Resident) -> None:
         place.staying.remove(one)
-        place.room.leave(one.costs)
-        if one.exclusive:
-            mine = one.costs.keys() & place.room.names.keys()
-            place.room.sole -= mine
-            place.room.closing |= mine
+        place.room.leave(one.costs, alone=one.exclusive)
         self._nodes.unsettle(place, one.model)
         self._nodes.changed(place)
         self._nodes.moved.add(place.name)
@@ -262,11 +255,7 @@ class _Pass:
 
     def _return(self, place: Place, one: Resident) -> None:
         place.staying.append(one)
-        place.room.promise(one.costs)
-        if one.exclusive:
-            mine = one.costs.keys() & place.room.names.keys()
-            place.room.sole |= mine
-            place.room.closing -= mine
+        place.room.promise(one.costs, alone=one.exclusive)
         self._nodes.settle(place, one.model)
         self._nodes.changed(place)
 
@@ -313,9 +302,9 @@ class _Pass:
         place = spot.place
         place.promised.append((spot.all_costs, want))
         take = place.room.take if spot.timing is Timing.NOW else place.room.promise
-        take(spot.all_costs)
-        if spot.profile.exclusive:
-            place.room.sole.update(spot.devices)
+        take(spot.costs, alone=spot.profile.exclusive)
+        if spot.draft is not None:
+            take(spot.draft.costs)
         self._nodes.settle(place, spot.way.model)
         self._nodes.changed(place)
         self._filters.will_fetch(spot.profile, place.name)

@@ -98,21 +98,31 @@ class Room:
         """More is held than the limits allow."""
         return any(held > self.limit[dimension] for dimension, held in self.soon.items())
 
-    def leave(self, costs: Costs) -> None:
+    def stay(self, costs: Costs, *, alone: bool) -> None:
+        """It is counted already. `alone`: it has its devices for itself."""
+        if alone:
+            self.sole |= costs.keys() & self.names.keys()
+
+    def leave(self, costs: Costs, *, alone: bool = False) -> None:
         """It is there, and going."""
         for dimension, cost in costs.items():
             if dimension in self.soon:
                 self.soon[dimension] -= cost
+        if alone:
+            mine = costs.keys() & self.names.keys()
+            self.sole -= mine
+            self.closing |= mine
 
-    def promise(self, costs: Costs) -> None:
+    def promise(self, costs: Costs, *, alone: bool = False) -> None:
         """It comes when what goes is gone; or it is not going after all."""
         for dimension, cost in costs.items():
             if dimension in self.soon:
                 self.soon[dimension] += cost
+        self.stay(costs, alone=alone)
 
-    def take(self, costs: Costs) -> None:
+    def take(self, costs: Costs, *, alone: bool = False) -> None:
         """It is launched."""
-        self.promise(costs)
+        self.promise(costs, alone=alone)
         for dimension, cost in costs.items():
             if dimension in self.now:
                 self.now[dimension] += cost
