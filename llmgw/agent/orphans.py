@@ -37,7 +37,7 @@ def _dead() -> frozenset[Identity]:
 
 
 def _is_ours(stat: Stat) -> bool:
-    return stat.state == "Z" and stat.parent == os.getpid()
+    return stat.is_dead and stat.parent == os.getpid()
 
 
 def _is_subreaper() -> bool:

@@ -45,7 +45,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stat:
-    """A line of the process table."""
+    """A line of the process table. `threads`: those not reaped yet, the first one included."""
 
     pid: int
     state: str
@@ -53,11 +53,13 @@ class Stat:
     group: int
     session: int
     ticks: int
+    threads: int = 1
 
     @property
     def is_dead(self) -> bool:
-        """A zombie holds a number, and no memory."""
-        return self.state in "ZXx"
+        """A zombie holds a number, and no memory. One whose other threads are still ending holds its memory yet, and
+        nobody can wait for it."""
+        return self.state in "Xx" or (self.state == "Z" and self.threads <= 1)
 
 
 def current(pid: int) -> Identity | None:
@@ -109,6 +111,7 @@ def parse_stat(raw: bytes) -> Stat:
         group=int(fields[2]),
         session=int(fields[3]),
         ticks=int(fields[19]),
+        threads=int(fields[17]),
     )
 
 

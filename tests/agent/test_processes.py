@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import platform
 import secrets
 import signal
 import subprocess
@@ -78,6 +79,54 @@ def test_a_zombie_is_not_alive() -> None:
     assert current(child.pid) == identity
     child.wait()
     assert current(child.pid) is None
+
+
+FIRST_THREAD_ENDS = """\
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(300,)).start()
+ctypes.CDLL(None).syscall(%d, 0)
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the number of exit(2) is another elsewhere")
+def test_what_looks_like_a_zombie_and_has_threads_is_alive_until_they_are_gone(tmp_path: Path) -> None:
+    script = tmp_path / "first_thread_ends.py"
+    script.write_text(FIRST_THREAD_ENDS % 60)
+    with started(tmp_path, f"exec {sys.executable} {script}") as (target, identity):
+        deadline = time.monotonic() + 20
+        while (stat := process.read_stat(identity.pid)) is not None and stat.state != "Z":
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert stat is not None
+        assert (stat.threads, is_alive(identity)) == (2, True)
+        assert identity in find(target)
+        end(target, grace=0)
+        assert process.reap(identity) == -signal.SIGKILL
+
+
+MANY_THREADS = """\
+import os, signal, threading, time
+memory = bytearray(1) * (64 << 20)
+for _ in range(40):
+    threading.Thread(target=time.sleep, args=(300,), daemon=True).start()
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+open("up", "w").close()
+time.sleep(300)
+"""
+
+
+def test_one_of_many_threads_can_be_buried_as_soon_as_it_counts_as_gone(tmp_path: Path) -> None:
+    script = tmp_path / "many_threads.py"
+    script.write_text(MANY_THREADS)
+    with started(tmp_path, f"exec {sys.executable} {script}") as (_, identity):
+        deadline = time.monotonic() + 20
+        while not (tmp_path / "up").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        os.kill(identity.pid, signal.SIGTERM)
+        while is_alive(identity):
+            assert time.monotonic() < deadline
+        assert process.reap(identity) == 0
 
 
 def test_an_engine_is_detached_with_nothing_of_ours_open(tmp_path: Path) -> None:
