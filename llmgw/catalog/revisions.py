@@ -58,6 +58,7 @@ def read_revision(directory: Path, revision: str) -> Source:
         commit=facts.commit,
         problems=tuple(sorted((*problems, *refused))),
         note=note,
+        repository=directory,
     )
 
 

@@ -38,6 +38,7 @@ class Source:
 
     `commit` is HEAD (None outside git or without one), `dirty`: the files differ from it. `problems` make the source
     invalid before anything is parsed: a link that leaves the directory, a file too large. `note` is for the operator.
+    `repository`: where git can be asked more about `commit`: its message, its signature.
     """
 
     files: Mapping[str, bytes]
@@ -45,6 +46,7 @@ class Source:
     dirty: bool = False
     problems: tuple[Problem, ...] = ()
     note: str | None = None
+    repository: Path | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +163,7 @@ class Settling:
             dirty=self._facts is not None and differs(look, self._facts),
             problems=tuple(sorted(look.problems)),
             note=note,
+            repository=look.root if self._facts else None,
         )
 
 
