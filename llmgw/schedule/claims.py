@@ -56,13 +56,7 @@ class Sorted:
     costs: dict[ReplicaId, dict[str, int]] = field(default_factory=dict)
     exclusive: set[ReplicaId] = field(default_factory=set)
     drafting: set[tuple[ModelName, NodeName]] = field(default_factory=set)  #: companions that primaries need, and where
-    present: set[tuple[ModelName, NodeName]] = field(default_factory=set)  #: what stays, by model and node
     drafts: dict[ReplicaId, ModelName] = field(default_factory=dict)
-
-    def ready(self, model: ModelName, node: NodeName) -> bool:
-        return any(
-            one.fact.model == model and one.fact.node == node and one.fact.phase is Phase.READY for one in self.staying
-        )
 
     def draft_of(self, one: Resident) -> ModelName | None:
         return self.drafts.get(one.fact.id)
@@ -122,7 +116,6 @@ class _Sorting:
             self._sort_model(self._catalog.models[name], live.get(name, []))
         self._link_drafts()
         found.claims.sort(key=lambda claim: claim.order)
-        found.present = {(one.fact.model, one.fact.node) for one in found.staying}
         return found
 
     def _live(self) -> dict[ModelName, list[ReplicaFact]]:

@@ -111,6 +111,7 @@ class _Pass:
         self._placement = Placement(catalog, observed, now, levels, self._nodes, self._filters)
         self._evictions = Evictions(self._nodes, self._filters, self._placement)
         self._refusals = Refusals(catalog, observed, self._nodes, self._filters, self._placement)
+        self._coming: set[tuple[ModelName, NodeName]] = set()  #: what was promised room, for its own sake
         self._records: dict[SpecDigest, dict[NodeName, RecoveryRecord]] = {}
         for (spec, node), record in observed.recovery.items():
             self._records.setdefault(spec, {})[node] = record
@@ -179,6 +180,7 @@ class _Pass:
         self._nodes.unsettle(place, one.model)
         self._nodes.changed(place)
         self._nodes.moved.add(place.name)
+        self._placement.draft_for[one.model.name, place.name] = one.model.name in place.models
 
     # -- what is missing
 
@@ -258,6 +260,7 @@ class _Pass:
         place.room.promise(one.costs, alone=one.exclusive)
         self._nodes.settle(place, one.model)
         self._nodes.changed(place)
+        self._placement.draft_for[one.model.name, place.name] = True
 
     def _back_off(self, claim: Claim, way: Way, want: Want, until: Wall) -> None:
         """It keeps its claim on memory, where there is some."""
@@ -277,6 +280,8 @@ class _Pass:
                     self._plan.give_way(one.fact.model)
                 self._plan.wait(one.fact.model, f"makes room for {name}")
         self._promise(spot, claim.want)
+        self._coming.add((name, spot.place.name))
+        self._placement.draft_for[name, spot.place.name] = True
         if claim.replaces is not None and claim.replaces.fact.id in self._plan.stops:
             self._plan.wait(name, REPLACING)
         elif spot.timing is not Timing.NOW:
@@ -284,7 +289,7 @@ class _Pass:
         elif spot.draft is not None:
             self._launch_draft(spot.draft, spot.place, name)
             self._plan.wait(name, f"waiting for its draft {spot.draft.model.name}")
-        elif (draft := spot.profile.draft_model) is not None and not self._sorted.ready(draft, spot.place.name):
+        elif (draft := spot.profile.draft_model) is not None and not spot.place.has(draft, ready=True):
             self._plan.wait(name, f"waiting for its draft {draft}")
         else:
             self._launch(claim.model, spot, spot.way.spec, spot.place, claim.wish.why)
@@ -310,6 +315,7 @@ class _Pass:
         self._filters.will_fetch(spot.profile, place.name)
         if spot.draft is not None:
             self._nodes.settle(place, spot.draft.model)
+            self._filters.will_fetch(spot.draft.profile, place.name)
         if spot.profile.draft_model is not None:
             for one in place.staying:
                 one.needed |= one.fact.model == spot.profile.draft_model
@@ -343,19 +349,25 @@ class _Pass:
     def _drafts(self) -> None:
         """Each kept primary has its draft beside it; a draft that serves nobody, and is not wanted itself, goes."""
         for model, place in sorted(self._sorted.drafting):
-            if (model, place) in self._sorted.present or any(
-                launch.model == model and launch.node == place for launch in self._plan.launches
-            ):
-                continue
-            self._launch_missing_draft(model, self._nodes.places.get(place))
+            there = self._nodes.places.get(place)
+            if there is not None and not self._has(there, model):
+                self._launch_missing_draft(model, there)
         for one in self._sorted.staying:
             unused = one.companion and (one.fact.model, one.fact.node) not in self._sorted.drafting
             if unused and one.fact.id not in self._plan.stops:
                 self._plan.stop(one, Reason.DRAFT_UNUSED)
 
-    def _launch_missing_draft(self, name: ModelName, place: Place | None) -> None:
-        primaries = [one for one in (place.staying if place is not None else ()) if self._sorted.draft_of(one) == name]
-        if place is None or not primaries or name not in self._catalog.models:
+    def _has(self, place: Place, name: ModelName) -> bool:
+        """Whether one of the model stays there, is launched, or comes for its own sake."""
+        return (
+            place.has(name)
+            or (name, place.name) in self._coming
+            or any(launch.model == name and launch.node == place.name for launch in self._plan.launches)
+        )
+
+    def _launch_missing_draft(self, name: ModelName, place: Place) -> None:
+        primaries = [one for one in place.staying if self._sorted.draft_of(one) == name]
+        if not primaries or name not in self._catalog.models:
             return  # its primary waits for room, and so does it; or it left, and what drafted with it goes too
         way = self._ways(self._catalog.models[name])[0]
         if place.name in way.shut:
@@ -365,6 +377,7 @@ class _Pass:
         if draft is not None and place.room.fits(draft.costs):
             place.room.take(draft.costs)
             self._nodes.settle(place, draft.model)
+            self._filters.will_fetch(draft.profile, place.name)
             self._launch_draft(draft, place, primaries[0].model.name)
         else:
             self._plan.wait(name, FREEING)

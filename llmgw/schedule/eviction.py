@@ -52,7 +52,7 @@ class Evictions:
             return None
         movable = [one for one in movable if one.fact.model != fit.profile.draft_model]  # it is to draft for it
         costs = self._costs_among(place, fit, want, movable)
-        if costs is None or self._filters.no_disk(fit.profile, place.name) is not None:
+        if costs is None or self._filters.no_disk(place.name, *fit.profiles) is not None:
             return None
         spot = Spot(
             place=place, way=way, profile=fit.profile, level=fit.level, footprint=fit.footprint, costs=costs,
@@ -161,7 +161,7 @@ class Evictions:
             others = {other.model.name for _, other in place.promised if self._is_soft(other, want)}
             others |= {one.model.name for one in passing}
             rivals = place.rivals(way.model, leaving=False) - (others - {one.model.name for one in hard})
-            if rivals or self._filters.no_disk(fit.profile, name) is not None:
+            if rivals or self._filters.no_disk(name, *fit.profiles) is not None:
                 continue
             if not self._fits_beside(place, fit, want, [*(one.costs for one in hard), *firm]):
                 continue

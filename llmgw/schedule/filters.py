@@ -73,9 +73,9 @@ class Filters:
             return Rejection(node=node, reason=Reason.DEVICES, detail=detail)
         return None
 
-    def no_disk(self, profile: ProfileSpec, node: NodeName) -> Rejection | None:
-        """Whether what is missing of its weights would not fit, beside what is under way."""
-        missing = {spec.source: spec.size or 0 for spec in self.missing(profile, node)}
+    def no_disk(self, node: NodeName, *profiles: ProfileSpec) -> Rejection | None:
+        """Whether what is missing of the weights of these, all of them, would not fit, beside what is under way."""
+        missing = {spec.source: spec.size or 0 for profile in profiles for spec in self.missing(profile, node)}
         if not missing:
             return None
         report, coming = self._observed.nodes[node], self._coming.get(node, {})

