@@ -39,11 +39,13 @@ def load_catalog(
     engines: Mapping[str, rules.EngineRules],
     *,
     canonical: Callable[[str], str] = str,
+    partial: bool = False,
 ) -> Loaded:
     """The catalog that `source` holds.
 
     `engines` are what the installed engines demand, by engine name. `canonical` gives a weights source its one
-    spelling (ValueError: its text becomes the problem). Raises CatalogInvalid with every problem.
+    spelling (ValueError: its text becomes the problem). `partial`: these are some files of a catalog, so that a name
+    which is not among them is no fault. Raises CatalogInvalid with every problem.
     """
     documents, faults = _documents(source)
     sorted_out = {kind: [document for document, its in documents if its == kind] for kind in KINDS}
@@ -62,7 +64,7 @@ def load_catalog(
         sorted_out["Cluster"],
         known,
         is_shapely=lambda document: id(document) not in faulty,
-        complete=not faults,
+        complete=not faults and not partial,
     )
     if problems := _presentable(faults, misused, misshapen, broken):
         raise CatalogInvalid(problems)
@@ -72,6 +74,8 @@ def load_catalog(
     catalog = Catalog(
         revision=revision_of(source, digest), digest=digest, models={m.name: m for m in built}, cluster=cluster
     )
+    if partial:
+        return Loaded(catalog=catalog)
     doubts = rules.doubts(models, sorted_out["Cluster"], known)
     return Loaded(catalog=catalog, warnings=(*_warnings(catalog), *doubts))
 

@@ -1,5 +1,6 @@
 """What documents say of one another: fallbacks, drafts that are models, placement among the Cluster's nodes. Pure."""
 
+import difflib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,15 @@ class _Names:
             return None
         if wanted in self.aliases:
             return f"{quoted(wanted)} is an alias: write the model's name, {quoted(self.aliases[wanted])}"
-        return f"no model {quoted(wanted)}{did_you_mean(wanted, self.models)}" if self.complete else None
+        if not self.complete:
+            return None
+        near = did_you_mean(wanted, self.models) or self._of_alias(wanted)
+        return f"no model {quoted(wanted)}{near}"
+
+    def _of_alias(self, wanted: str) -> str:
+        """Where it looks like an alias: the name that is to be written."""
+        close = difflib.get_close_matches(wanted, self.aliases, n=1)
+        return f"; did you mean {quoted(self.aliases[close[0]])}, of the alias {quoted(close[0])}?" if close else ""
 
 
 def check(models: Sequence[Document], clusters: Sequence[Document], *, complete: bool) -> Iterator[Problem]:

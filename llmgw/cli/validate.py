@@ -1,98 +1,119 @@
 """`llmgw validate`"""
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from llmgw.cli.exits import ExitCode
-from llmgw.cli.options import Json, Output, OutputFormat, wants_json
+from llmgw.cli.options import Json
 
 if TYPE_CHECKING:
-    from llmgw.admin.shapes import ValidateOutput
-    from llmgw.engine.manager import Engines
+    from llmgw.catalog.rules import EngineRules
+    from llmgw.cli.checking import Checked
+
+
+class ReportFormat(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+    GITHUB = "github"
+    SARIF = "sarif"
 
 
 def validate(
-    path: Annotated[Path, typer.Argument(metavar="CATALOG", readable=False, help="The catalog's directory.")] = Path(),
-    output: Output = OutputFormat.TABLE,
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="PATH",
+            readable=False,
+            help="Directories, each a catalog; or files, parts of one. Default: this directory.",
+        ),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings make it invalid too.")] = False,
+    engine_schemas: Annotated[
+        Path | None,
+        typer.Option(
+            "--engine-schemas",
+            metavar="DIR",
+            readable=False,
+            help="NAME.json, the options' schema of each engine whose plugin is not installed here.",
+        ),
+    ] = None,
+    output: Annotated[
+        ReportFormat, typer.Option("--output", "-o", help="What to print on stdout.")
+    ] = ReportFormat.TEXT,
     as_json: Json = False,
 ) -> int:
-    """Check a catalog as `llmgw up` would load it. Needs no daemon. Exit 3 when it is invalid.
+    """Check catalogs as `llmgw up` would load them. Needs no daemon. Exit 3 when one is invalid.
 
     \b
     Example:
       llmgw validate ./catalog
+      llmgw validate --strict -o github catalogs/*
     """
-    from llmgw.cli import logs
-    from llmgw.cli.printing import note, print_json
-    from llmgw.engine.manager import find_engines
+    from llmgw.cli import checking, logs
+    from llmgw.cli.printing import note
 
     logs.configure()
+    rules = _engine_rules(engine_schemas)
+    checked = [checking.check(target, rules, note) for target in checking.targets(paths or [Path()])]
+    _print(checked, ReportFormat.JSON if as_json else output)
+    bad = any(each.report.problems or (strict and each.report.warnings) for each in checked)
+    return ExitCode.INVALID_CATALOG if bad else ExitCode.FINE
+
+
+def _engine_rules(directory: Path | None) -> "Mapping[str, EngineRules]":
+    """Of the engines installed here, and of those that are only described."""
+    from llmgw.cli.checking import described_engines
+    from llmgw.cli.printing import note
+    from llmgw.engine.manager import find_engines
+
     engines = find_engines()
     for plugin in engines.plugins:
         if plugin.name in engines.broken:
             note(f"llmgw: plugin {plugin.name}: {plugin.reason} (`llmgw plugins list -v` tells more)")
-    answer = _check(path, engines, note)
-    if wants_json(output, as_json):
-        print_json(answer)
-    else:
-        _print(answer)
-    return ExitCode.FINE if answer.valid else ExitCode.INVALID_CATALOG
+    described = {} if directory is None else described_engines(directory)
+    return {**described, **engines.rules()}
 
 
-def _check(path: Path, engines: "Engines", say: Callable[[str], None]) -> "ValidateOutput":
-    """Raises CatalogUnreadable when there is nothing to check."""
-    from llmgw.admin.shapes import ValidateOutput
-    from llmgw.admin.views import problem_rows
-    from llmgw.catalog.load import load_catalog, revision_of
-    from llmgw.catalog.source import read_source
-    from llmgw.errors import CatalogInvalid
-    from llmgw.weights.naming import canonical
-
-    revision = None
-    try:
-        source = read_source(path)
-        revision = revision_of(source)
-        if source.note:
-            say(source.note)
-        loaded = load_catalog(
-            source,
-            engines.rules(),
-            canonical=canonical,
-        )
-    except CatalogInvalid as error:
-        return ValidateOutput(
-            valid=False,
-            source=str(path),
-            revision=revision,
-            models=0,
-            problems=problem_rows(error.problems),
-            warnings=(),
-        )
-    return ValidateOutput(
-        valid=True,
-        source=str(path),
-        revision=loaded.catalog.revision,
-        models=len(loaded.catalog.models),
-        problems=(),
-        warnings=problem_rows(loaded.warnings),
-    )
-
-
-def _print(answer: "ValidateOutput") -> None:
+def _print(checked: "Sequence[Checked]", output: ReportFormat) -> None:
     """Problems on stdout, where other checkers have theirs; the count on stderr."""
+    import json
+
+    from llmgw import __version__
+    from llmgw.cli.checking import as_output
+    from llmgw.cli.printing import print_json, print_line
+    from llmgw.cli.reports import github_lines, sarif
+
+    match output:
+        case ReportFormat.JSON:
+            print_json(as_output(checked))
+        case ReportFormat.SARIF:
+            print_line(json.dumps(sarif([each.report for each in checked], __version__)))
+        case ReportFormat.GITHUB:
+            for each in checked:
+                for line in github_lines(each.report):
+                    print_line(line)
+        case ReportFormat.TEXT:
+            for each in checked:
+                _print_text(each, named=len(checked) > 1)
+
+
+def _print_text(checked: "Checked", named: bool) -> None:
+    """`named`: each line says of which catalog it is."""
     from llmgw.admin.views import count
     from llmgw.cli.printing import note, print_line
-    from llmgw.cli.rows import problem_line
+    from llmgw.cli.reports import text_lines
     from llmgw.cli.text import short_revision
 
-    for problem in answer.problems:
-        print_line(problem_line(problem))
-    for warning in answer.warnings:
-        print_line(f"{problem_line(warning)} (warning)")
-    if answer.valid:
-        print_line(f"ok: {count(answer.models, 'model')}, revision {short_revision(answer.revision)}")
+    of = f"{checked.target}: " if named else ""
+    if named:
+        checked = checked.seen_from_here()
+    for line in text_lines(checked.report):
+        print_line(line)
+    if not checked.report.problems:
+        print_line(f"{of}ok: {count(checked.models, 'model')}, revision {short_revision(checked.revision)}")
     else:
-        note(f"{count(len(answer.problems), 'problem')}: `llmgw up` would not serve this catalog")
+        note(f"{of}{count(len(checked.report.problems), 'problem')}: `llmgw up` would not serve this catalog")

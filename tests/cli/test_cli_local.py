@@ -65,7 +65,7 @@ def test_validate_prints_every_problem_with_its_place_and_exits_3(catalog: Path)
     lines = ran.stdout.splitlines()
     assert any(line.startswith("models.yaml:3:") and "$.name" in line for line in lines)
     assert any(line.startswith("models.yaml:5:") and "nonesuch" in line for line in lines)
-    assert f"{len(lines)} problems" in ran.stderr
+    assert f"{sum(line.startswith('models.yaml:') for line in lines)} problems" in ran.stderr
 
 
 def test_validate_as_json_is_one_object_valid_or_not(catalog: Path) -> None:
