@@ -1,8 +1,8 @@
 """What git says about a directory, without letting the repository run anything on our behalf.
 
 Three commands are used, `rev-parse`, `ls-tree` and `cat-file`: none touches the index, so no hook, filter or fsmonitor
-has an occasion to run, and those that the repository's configuration could still name are switched off. Whether files
-differ from HEAD is found by hashing them here.
+has an occasion to run, and those that the repository's configuration could still name are switched off (`gitrun`).
+Whether files differ from HEAD is found by hashing them here.
 """
 
 import hashlib
@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from llmgw.catalog import gitrun
+from llmgw.catalog.gitrun import last_line
 from llmgw.errors import CatalogUnreadable
 
 TIMEOUT: Final = 10.0
@@ -22,13 +24,10 @@ TIMEOUT: Final = 10.0
 LINK: Final = "120000"  #: a tree entry's mode: symbolic link
 SUBMODULE: Final = "160000"
 
-_CONFIG: Final = (
-    "core.fsmonitor=false",
-    f"core.hooksPath={os.devnull}",
-    "core.quotePath=false",
-    "protocol.allow=never",  # a partial clone would otherwise fetch what is missing, by a program of its choosing
-    "credential.helper=",
-)
+Env = Mapping[str, str] | None
+
+QUARANTINE: Final = ("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_QUARANTINE_PATH")
+"""Variables by which git tells a pre-receive hook where the objects lie that are being pushed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +45,18 @@ class GitDir:
     def head(self) -> Path:
         return self.own / "HEAD"
 
-    def refs(self) -> list[Path]:
-        """The files that decide which commit HEAD is."""
-        name = _small(self.head).removeprefix(b"ref: ").strip()
+    def refs(self, *further: str) -> list[Path]:
+        """The files that decide which commit HEAD is, and those `further` refs (`refs/heads/main`)."""
+        name = os.fsdecode(_small(self.head).removeprefix(b"ref: ").strip())
         files = [self.head, self.common / "packed-refs", self.common / "reftable" / "tables.list"]
-        if name.startswith(b"refs/") and b".." not in name:
-            files.append(self.common / os.fsdecode(name))
-        return files
+        return files + [
+            self.common / ref for ref in (name, *further) if ref.startswith("refs/") and ".." not in ref.split("/")
+        ]
 
-    def stamp(self) -> tuple[object, ...]:
+    def stamp(self, *further: str) -> tuple[object, ...]:
         """Changes whenever HEAD may have: read from the file system, since starting git every few seconds is dear."""
-        return tuple((_small(file) if file.name != "packed-refs" else b"", _times(file)) for file in self.refs())
+        files = self.refs(*further)
+        return tuple((_small(file) if file.name != "packed-refs" else b"", _times(file)) for file in files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,21 +84,41 @@ def is_bare(directory: Path) -> bool:
     return os.path.isfile(directory / "HEAD") and all(os.path.isdir(directory / part) for part in ("objects", "refs"))
 
 
-def facts(directory: Path, revision: str = "HEAD", *, timeout: float = TIMEOUT) -> Facts | None:
+def repository(directory: Path) -> GitDir | None:
+    """A bare repository that is there, else the one around the directory."""
+    return GitDir(directory, _common(directory)) if is_bare(directory) else find(directory)
+
+
+def inside(directory: Path, below: str) -> str:
+    """A directory as the repository around it calls it: `below` a resolved `directory`, which has its place there."""
+    if is_bare(directory):
+        return below
+    top = next((parent for parent in (directory, *directory.parents) if os.path.lexists(parent / ".git")), directory)
+    parts = [*directory.relative_to(top).parts, *filter(None, below.split("/"))]
+    return "/".join(parts)
+
+
+def facts(
+    directory: Path, revision: str = "HEAD", *, within: str | None = None, timeout: float = TIMEOUT, env: Env = None
+) -> Facts | None:
     """None when git takes it for no checkout, or `revision` is no commit: HEAD may not be one yet.
 
+    `within`: a directory of the whole repository whose tree it is, if not `directory`'s own. `env`: see `QUARANTINE`.
     Raises FileNotFoundError without a git to ask, CatalogUnreadable when git fails otherwise.
     """
     if revision.startswith("-"):
         return None  # git would take it for an option
-    answer = _git(directory, timeout, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    answer = _git(directory, timeout, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}", env=env)
     if answer.returncode != 0:
         _explain(directory, answer.stderr)
         return None
     commit = answer.stdout.decode().strip()
-    listing = _git(directory, timeout, "ls-tree", "-r", "-z", commit)
+    what = [commit] if within is None else ["--full-tree", f"{commit}:{within}"]
+    listing = _git(directory, timeout, "ls-tree", "-r", "-z", *what, env=env)
+    if listing.returncode != 0 and within and b"Not a valid object name" in listing.stderr:
+        raise CatalogUnreadable(f"commit {commit[:12]} has no directory {within!r}")
     if listing.returncode != 0:
-        raise CatalogUnreadable(f"git cannot list {commit[:12]} in {directory}: {_last_line(listing.stderr)}")
+        raise CatalogUnreadable(f"git cannot list {commit[:12]} in {directory}: {last_line(listing.stderr)}")
     tree = {}
     for record in listing.stdout.split(b"\0"):
         meta, _, name = record.partition(b"\t")
@@ -108,25 +128,25 @@ def facts(directory: Path, revision: str = "HEAD", *, timeout: float = TIMEOUT) 
     return Facts(commit=commit, tree=tree)
 
 
-def sizes(directory: Path, oids: Iterable[str], *, timeout: float = TIMEOUT) -> dict[str, int]:
+def sizes(directory: Path, oids: Iterable[str], *, timeout: float = TIMEOUT, env: Env = None) -> dict[str, int]:
     """Bytes of each object. Raises as `facts`; CatalogUnreadable also for one that is not in this clone."""
     asked = "".join(f"{oid}\n" for oid in oids).encode()
-    answer = _git(directory, timeout, "cat-file", "--batch-check", said=asked)
+    answer = _git(directory, timeout, "cat-file", "--batch-check", said=asked, env=env)
     found = {}
     for line in answer.stdout.decode("ascii", "replace").splitlines():
         oid, _, rest = line.partition(" ")
         found[oid] = _size(directory, oid, rest)
     if answer.returncode != 0:
-        raise CatalogUnreadable(f"git cannot read {directory}: {_last_line(answer.stderr)}")
+        raise CatalogUnreadable(f"git cannot read {directory}: {last_line(answer.stderr)}")
     return found
 
 
-def blobs(directory: Path, oids: Iterable[str], *, timeout: float = TIMEOUT) -> dict[str, bytes]:
+def blobs(directory: Path, oids: Iterable[str], *, timeout: float = TIMEOUT, env: Env = None) -> dict[str, bytes]:
     """What each object holds. Raises as `sizes`; ask those first, since all of it is held in memory."""
     asked = "".join(f"{oid}\n" for oid in oids).encode()
-    answer = _git(directory, timeout, "cat-file", "--batch", said=asked)
+    answer = _git(directory, timeout, "cat-file", "--batch", said=asked, env=env)
     if answer.returncode != 0:
-        raise CatalogUnreadable(f"git cannot read {directory}: {_last_line(answer.stderr)}")
+        raise CatalogUnreadable(f"git cannot read {directory}: {last_line(answer.stderr)}")
     found, rest = {}, answer.stdout
     while rest:
         head, _, rest = rest.partition(b"\n")
@@ -157,39 +177,12 @@ def is_blob(data: bytes, oid: str) -> bool:
     return hashed(data) == oid or (b"\r\n" in data and hashed(data.replace(b"\r\n", b"\n")) == oid)
 
 
-def _git(directory: Path, timeout: float, *arguments: str, said: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+def _git(
+    directory: Path, timeout: float, *arguments: str, said: bytes = b"", env: Env = None
+) -> subprocess.CompletedProcess[bytes]:
     """`said`: on its standard input."""
-    command = ["git", "-C", str(directory), "--no-pager", "--no-replace-objects", "--literal-pathspecs"]
-    for setting in _CONFIG:
-        command += ["-c", setting]
-    try:
-        return subprocess.run(
-            [*command, *arguments],
-            env=_environment(),
-            input=said,
-            capture_output=True,
-            timeout=timeout,
-            process_group=0,  # Ctrl-C is for llmgw, not for the git it happens to be asking
-        )
-    except subprocess.TimeoutExpired as error:
-        raise CatalogUnreadable(f"git did not answer within {timeout:.0f} s in {directory}") from error
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise CatalogUnreadable(f"cannot run git: {error.strerror}") from error
-
-
-def _environment() -> dict[str, str]:
-    """What git needs to find its configuration; no GIT_* of ours, such as a hook that started us would leave."""
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "XDG_CONFIG_HOME", "TMPDIR") if name in os.environ}
-    return kept | {
-        "LC_ALL": "C",
-        "GIT_OPTIONAL_LOCKS": "0",
-        "GIT_NO_LAZY_FETCH": "1",
-        "GIT_TERMINAL_PROMPT": "0",
-        "GIT_ASKPASS": "false",
-        "GIT_SSH_COMMAND": "false",
-    }
+    words = gitrun.command(directory, *arguments, config=("credential.helper=",))
+    return gitrun.run(words, where=directory, timeout=timeout, said=said, env=env)
 
 
 def _explain(directory: Path, stderr: bytes) -> None:
@@ -203,12 +196,7 @@ def _explain(directory: Path, stderr: bytes) -> None:
             f"`git config --global --add safe.directory '{directory}'` as the user that runs llmgw "
             "(for a sub-directory of a checkout, name the checkout)"
         )
-    raise CatalogUnreadable(f"git cannot read {directory}: {_last_line(stderr)}")
-
-
-def _last_line(stderr: bytes) -> str:
-    lines = [line for line in stderr.decode("utf-8", "replace").splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "it gave no reason"
+    raise CatalogUnreadable(f"git cannot read {directory}: {last_line(stderr)}")
 
 
 def _common(own: Path) -> Path:

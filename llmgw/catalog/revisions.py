@@ -2,7 +2,8 @@
 
 import os
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -30,14 +31,17 @@ _MAX_SMALL: Final = 64 * KIB
 Tree = Mapping[str, tuple[str, str]]
 
 
-def read_revision(directory: Path, revision: str) -> Source:
-    """What `directory`, in a checkout, holds at `revision`: a commit, tag, branch or `HEAD~2`. Blocks.
+def read_revision(directory: Path, revision: str, *, below: str = "", env: git.Env = None) -> Source:
+    """What `directory`, in a checkout or a bare repository, holds at `revision`: a commit, tag, branch or `HEAD~2`.
+    Blocks.
 
     As `read_source` for the working tree; of a submodule nothing is read, since its objects are another repository's.
+    `below`: a directory in it that is read instead, whether or not it is checked out. `env`: see `git.QUARANTINE`.
     Raises CatalogUnreadable with advice.
     """
-    facts = _facts(directory, revision)
-    ignore, problems = _ignored(directory, facts.tree)
+    facts = _facts(directory, revision, below, env)
+    objects = _Objects(directory, env)
+    ignore, problems = _ignored(objects, facts.tree)
     wanted: dict[str, str] = {}
     for name, (mode, oid) in facts.tree.items():
         if mode == git.SUBMODULE or not is_wanted(name, ignore):
@@ -45,12 +49,12 @@ def read_revision(directory: Path, revision: str) -> Source:
         if mode != git.LINK:
             wanted[name] = oid
             continue
-        target = _target(directory, name, facts.tree)
+        target = _target(objects, name, facts.tree)
         if isinstance(target, Problem):
             problems.append(target)
         else:
             wanted[name] = facts.tree[target][1]
-    files, refused = _contents(directory, wanted)
+    files, refused = _contents(objects, wanted)
     modules = sorted(name for name, (mode, _) in facts.tree.items() if mode == git.SUBMODULE)
     note = f"submodules are not read at a revision: {', '.join(map(shown, modules))}" if modules else None
     return Source(
@@ -59,17 +63,32 @@ def read_revision(directory: Path, revision: str) -> Source:
         problems=tuple(sorted((*problems, *refused))),
         note=note,
         repository=directory,
+        below=below,
     )
 
 
-def _facts(directory: Path, revision: str) -> git.Facts:
+@dataclass(frozen=True, slots=True)
+class _Objects:
+    """A repository's objects, and how git is to be asked for them."""
+
+    directory: Path
+    env: git.Env
+
+    def sizes(self, oids: Iterable[str]) -> dict[str, int]:
+        return git.sizes(self.directory, oids, env=self.env)
+
+    def blobs(self, oids: Iterable[str]) -> dict[str, bytes]:
+        return git.blobs(self.directory, oids, env=self.env)
+
+
+def _facts(directory: Path, revision: str, below: str, env: git.Env) -> git.Facts:
     root = directory.resolve()
     if not root.is_dir():
         raise CatalogUnreadable(f"cannot read {directory}: name the directory that holds the catalog")
-    if git.find(root) is None:
+    if git.repository(root) is None:
         raise CatalogUnreadable(f"{directory} is in no git checkout, so there is no revision {quoted(revision)} of it")
     try:
-        facts = git.facts(root, revision)
+        facts = git.facts(root, revision, within=git.inside(root, below) if below else None, env=env)
     except FileNotFoundError as error:
         raise CatalogUnreadable(f"reading revision {quoted(revision)} takes git, which is not installed") from error
     if facts is None:
@@ -79,9 +98,9 @@ def _facts(directory: Path, revision: str) -> git.Facts:
     return facts
 
 
-def _ignored(directory: Path, tree: Tree) -> tuple[pathspec.GitIgnoreSpec, list[Problem]]:
+def _ignored(objects: _Objects, tree: Tree) -> tuple[pathspec.GitIgnoreSpec, list[Problem]]:
     mode, oid = tree.get(IGNORE_FILE, ("", ""))
-    text = _small(directory, oid) if oid and mode not in (git.LINK, git.SUBMODULE) else b""
+    text = _small(objects, oid) if oid and mode not in (git.LINK, git.SUBMODULE) else b""
     try:
         return pathspec.GitIgnoreSpec.from_lines(text.decode("utf-8", "replace").splitlines()), []
     except ValueError:  # pathspec's own pattern error is one
@@ -89,11 +108,11 @@ def _ignored(directory: Path, tree: Tree) -> tuple[pathspec.GitIgnoreSpec, list[
         return pathspec.GitIgnoreSpec.from_lines([]), [problem]
 
 
-def _target(directory: Path, name: str, tree: Tree) -> str | Problem:
+def _target(objects: _Objects, name: str, tree: Tree) -> str | Problem:
     """The file that a link leads to, within the directory."""
     at = name
     for _ in range(_MAX_LINKS):
-        text = os.fsdecode(_small(directory, tree[at][1]))
+        text = os.fsdecode(_small(objects, tree[at][1]))
         at = posixpath.normpath(posixpath.join(posixpath.dirname(at), text))
         if at.startswith(("/", "../")) or at == "..":
             message = (
@@ -108,16 +127,16 @@ def _target(directory: Path, name: str, tree: Tree) -> str | Problem:
     return Problem(shown(name), 0, 0, "$", "a symbolic link that leads back to itself: correct or remove it")
 
 
-def _small(directory: Path, oid: str) -> bytes:
+def _small(objects: _Objects, oid: str) -> bytes:
     """What a link or the ignore file holds; nothing of one that can be neither, being so large."""
-    return git.blobs(directory, [oid])[oid] if git.sizes(directory, [oid])[oid] <= _MAX_SMALL else b""
+    return objects.blobs([oid])[oid] if objects.sizes([oid])[oid] <= _MAX_SMALL else b""
 
 
-def _contents(directory: Path, wanted: Mapping[str, str]) -> tuple[dict[str, bytes], list[Problem]]:
+def _contents(objects: _Objects, wanted: Mapping[str, str]) -> tuple[dict[str, bytes], list[Problem]]:
     """The files' bytes, within the bounds that hold for a working tree."""
     if len(wanted) > MAX_FILES:
         return {}, [Problem(".", 0, 0, "$", f"more than {MAX_FILES:,} catalog files: name a smaller directory")]
-    sizes = git.sizes(directory, sorted(set(wanted.values())))
+    sizes = objects.sizes(sorted(set(wanted.values())))
     problems = [
         Problem(
             shown(name), 0, 0, "$",
@@ -129,5 +148,5 @@ def _contents(directory: Path, wanted: Mapping[str, str]) -> tuple[dict[str, byt
     kept = {name: oid for name, oid in wanted.items() if sizes[oid] <= MAX_FILE}
     if sum(sizes[oid] for oid in kept.values()) > MAX_TOTAL:
         return {}, [Problem(".", 0, 0, "$", f"more than {format_bytes(MAX_TOTAL)} of catalog files")]
-    data = git.blobs(directory, sorted(set(kept.values())))
+    data = objects.blobs(sorted(set(kept.values())))
     return {name: data[oid] for name, oid in kept.items()}, problems

@@ -16,6 +16,7 @@ from typing import Any, Final
 from watchfiles import Change, awatch
 
 from llmgw.catalog import git
+from llmgw.catalog.asks import Asks
 from llmgw.catalog.source import IGNORE_FILE, Look, Settling, Source, look_at
 from llmgw.errors import CatalogUnreadable, LlmgwError
 from llmgw.tasks import Tasks
@@ -31,28 +32,37 @@ Events = Callable[..., AsyncGenerator[set[tuple[Change, str]], None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What is there now: a source, or why there is none. `watcher`: `ok`, or `degraded: why` while only polling."""
+    """What is there now: a source, or why there is none. `watcher`: `ok`, or `degraded: why` while only polling.
+
+    `asked`: the newest ask that the look came after.
+    """
 
     source: Source | None = None
     error: LlmgwError | None = None
     watcher: str = "ok"
+    asked: int = 0
 
 
-async def follow(path: Path, *, poll: float = 2.0, events: Events = awatch) -> AsyncGenerator[Observation, None]:
+async def follow(
+    path: Path, *, poll: float = 2.0, events: Events = awatch, asks: Asks | None = None
+) -> AsyncGenerator[Observation, None]:
     """Yield the state of `path` now, and then each settled one that differs (in files, commit, dirtiness, error or
     watcher). Never ends by itself.
 
     `poll`: seconds between looks when no event says to look. `path` is resolved anew each time: it may be a link that
-    is swapped, and may vanish and come back. Blocking work runs in threads.
+    is swapped, and may vanish and come back. Blocking work runs in threads. Each of the `asks` is answered by a state
+    that was read after it, whether or not that differs.
     """
-    tasks = Tasks()
-    hints = _Hints(events, tasks)
+    tasks, asks = Tasks(), asks or Asks()
+    hints = _Hints(events, tasks, asks.event)
     told: tuple[object, ...] | None = None
     reader = _Reader(path)
     try:
         while True:
-            if await reader.look_again():
+            asked = asks.number
+            if await reader.look_again(anew=asked != reader.asked):
                 hints.arm(reader.places())
+            reader.asked = asked
             seen = reader.observation(hints.why)
             if (key := _key(seen)) != told:
                 told = key
@@ -63,7 +73,7 @@ async def follow(path: Path, *, poll: float = 2.0, events: Events = awatch) -> A
 
 
 def _key(seen: Observation) -> tuple[object, ...]:
-    return (seen.source, None if seen.error is None else str(seen.error), seen.watcher)
+    return (seen.source, None if seen.error is None else str(seen.error), seen.watcher, seen.asked)
 
 
 class _Reader:
@@ -77,14 +87,15 @@ class _Reader:
         self._changed = False
         self._source: Source | None = None
         self._error: LlmgwError | None = None
+        self.asked = 0
 
-    async def look_again(self) -> bool:
-        """Whether anything had changed. It has been read, then."""
+    async def look_again(self, *, anew: bool = False) -> bool:
+        """Whether anything had changed. It has been read, then; `anew`: in any case."""
         started = time.monotonic()
         look = await asyncio.to_thread(look_at, self._path)
         self._cost = time.monotonic() - started
         self._changed = look != self._look or look.torn
-        if self._changed or started - self._read_at >= REHASH:
+        if self._changed or anew or started - self._read_at >= REHASH:
             self._look = look
             await self._read()
             self._read_at = time.monotonic()
@@ -103,7 +114,7 @@ class _Reader:
         watcher = "ok" if degraded is None else f"degraded: {degraded}"
         if self._source is not None and self._source.note:
             watcher = f"{watcher} ({self._source.note})"
-        return Observation(source=self._source, error=self._error, watcher=watcher)
+        return Observation(source=self._source, error=self._error, watcher=watcher, asked=self.asked)
 
     def pause(self, poll: float) -> float:
         # A change between the look and the watch's arming raised no event: look once more, soon.
@@ -157,11 +168,11 @@ def _links(path: Path) -> Iterable[Path]:
 class _Hints:
     """Says when to look sooner than the next poll. `why`: what keeps it from knowing."""
 
-    def __init__(self, events: Events, tasks: Tasks) -> None:
+    def __init__(self, events: Events, tasks: Tasks, hint: asyncio.Event) -> None:
         self._events = events
         self._tasks = tasks
         self._task: asyncio.Task[Any] | None = None
-        self._hint = asyncio.Event()
+        self._hint = hint
         self.why: str | None = None
 
     def arm(self, places: _Places) -> None:

@@ -388,9 +388,9 @@ def test_a_broken_repository_is_unreadable_with_gits_own_reason(repo: Path) -> N
         read_source(repo)
 
 
-def test_a_bare_repository_is_not_supported_yet(tmp_path: Path) -> None:
+def test_a_bare_repository_is_no_directory_of_files(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q", "--bare", "x.git")
-    with pytest.raises(CatalogUnreadable, match="bare git repository: not supported yet"):
+    with pytest.raises(CatalogUnreadable, match="bare git repository: restart llmgw"):
         read_source(tmp_path / "x.git")
 
 
