@@ -64,6 +64,9 @@ class Work(Protocol):
         Raises WeightsUnavailable when the disk is down to its reserve.
         """
 
+    def portion(self, most: int) -> int:
+        """How many bytes to take from the network at once, `most` at most: few where the bandwidth is low."""
+
     def pace(self, count: int, stop: threading.Event) -> None:
         """Wait until `count` more bytes may be taken from the network."""
 

@@ -232,6 +232,9 @@ class _Desk:
         progress = self._fetch.sample(self.directory, done, total)
         self._loop.call_soon_threadsafe(self._fetch.tell, *progress)
 
+    def portion(self, most: int) -> int:
+        return self._fetch.pacing.portion(most)
+
     def pace(self, count: int, stop: threading.Event) -> None:
         self._fetch.pacing.take(count, stop)
 

@@ -5,6 +5,7 @@ On the standard library's client, in threads: nothing stands between its reads a
 
 import http.client
 import os
+import select
 import socket
 import ssl
 import threading
@@ -24,6 +25,9 @@ MOST_REDIRECTS: Final = 10
 CONNECT_TIMEOUT: Final = 15.0
 STALL_TIMEOUT: Final = 30.0
 """Seconds without a byte after which a connection counts as dead."""
+
+_MOMENT: Final = 20
+"""Milliseconds without a byte after which what came is handed on: a fast server never pauses for so long."""
 
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -84,10 +88,15 @@ def read_token(spec: WeightsSpec) -> str | None:
 class Reply:
     """An answer whose body has yet to be read. `close` may be called from any thread, and ends a read."""
 
-    def __init__(self, connection: http.client.HTTPConnection, raw: http.client.HTTPResponse, url: str) -> None:
+    def __init__(
+        self, connection: http.client.HTTPConnection, sock: socket.socket, raw: http.client.HTTPResponse, url: str
+    ) -> None:
         self._connection = connection
+        self._sock = sock
         self.raw = raw
         self.url = url
+        self._left = self.length  #: bytes of the body that have yet to be read, where the server tells
+        self._broken: Cut | None = None
 
     @property
     def status(self) -> int:
@@ -102,12 +111,41 @@ class Reply:
         text = self.header("Content-Length") or ""
         return int(text) if text.isdecimal() and not self.raw.chunked else None
 
-    def read(self, most: int) -> bytes:
-        """What has come, as soon as something has; empty at the end, however it came about. Raises Cut."""
+    def fill(self, room: memoryview) -> int:
+        """Read into `room` until it is full, the body ends (0 bytes: it has), or nothing comes for a moment, so that
+        what came is neither handled in crumbs nor kept waiting for more. Raises Cut."""
+        done = 0
+        if self._broken is not None:
+            raise self._broken
         try:
-            return self.raw.read1(most)
+            while done < len(room) and (done == 0 or self._soon()):
+                count = self._read_into(room[done:])
+                if count == 0:
+                    break
+                done += count
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise Cut(_said(error)) from error
+            self._broken = Cut(_said(error))
+            if done == 0:  # else the next call tells
+                raise self._broken from error
+        return done
+
+    def _read_into(self, room: memoryview) -> int:
+        """What has come, as soon as something has, straight from the socket where the body lies bare on it."""
+        if self._left is None:
+            part = self.raw.read1(len(room))
+            room[: len(part)] = part
+            return len(part)
+        count = self.raw.fp.readinto1(room[: self._left]) if self._left else 0
+        self._left -= count
+        return count
+
+    def _soon(self) -> bool:
+        """Whether more has come, or does within a moment."""
+        if isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
+            return True
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        return bool(poll.poll(_MOMENT))
 
     def close(self) -> None:
         self.raw.close()
@@ -179,7 +217,7 @@ class Asker:
                 raise OSError("it was stopped")
             self._sock.settimeout(self._stall)
             connection.request(method, target, headers=headers)
-            reply = Reply(connection, connection.getresponse(), url)
+            reply = Reply(connection, self._sock, connection.getresponse(), url)
             connection = None
             return reply
         except ssl.SSLCertVerificationError as error:

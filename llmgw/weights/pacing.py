@@ -12,7 +12,10 @@ from llmgw.catalog.spec import FetchLimits
 from llmgw.weights.sources import Stopped
 
 _BURST: Final = 0.1
-"""Seconds of the bandwidth that may be caught up on after a pause."""
+"""Seconds of the bandwidth that may be caught up on after a pause, and that are taken at once."""
+
+_LOOK: Final = 0.2
+"""Seconds after which who waits for a slow bandwidth looks whether it still is."""
 
 
 class Pacing:
@@ -26,20 +29,28 @@ class Pacing:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def limit(self, limits: FetchLimits) -> None:
-        self._limits = limits
+        with self._lock:
+            if limits.bandwidth != self._limits.bandwidth:
+                self._free_at = 0.0  # what was taken under the old one is not waited for under the new
+            self._limits = limits
         self._call()
 
+    def portion(self, most: int) -> int:
+        """How many bytes to take at once: fewer than `most` where they would come as a burst and a long silence."""
+        bandwidth = self._limits.bandwidth
+        return most if bandwidth is None else max(1, min(most, int(bandwidth * _BURST)))
+
     def take(self, count: int, stop: threading.Event) -> None:
-        """Wait, in a thread, until `count` bytes are due. Raises Stopped."""
+        """Wait, in a thread, until `count` bytes are due, or other limits hold. Raises Stopped."""
         with self._lock:
             bandwidth = self._limits.bandwidth
             if bandwidth is None:
                 return
             now = time.monotonic()
-            self._free_at = max(self._free_at, now - _BURST) + count / bandwidth
-            wait = self._free_at - now
-        if wait > 0 and stop.wait(wait):
-            raise Stopped
+            due = self._free_at = max(self._free_at, now - _BURST) + count / bandwidth
+        while (wait := due - time.monotonic()) > 0 and self._limits.bandwidth == bandwidth:
+            if stop.wait(min(wait, _LOOK)):
+                raise Stopped
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:

@@ -3,8 +3,9 @@
 import hashlib
 import os
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -21,6 +22,7 @@ from llmgw.weights.api import Description, Fetched, RemoteFile, WeightSource, Wo
 from llmgw.weights.http import STALL_TIMEOUT, Asker, Cut, Reply, Who, refusal
 from llmgw.weights.manifest import FILES, ManifestFile
 from llmgw.weights.sources import Stopped, hash_prefix, in_thread
+from llmgw.weights.writing import Writing
 
 log = structlog.get_logger("llmgw.weights")
 
@@ -30,15 +32,18 @@ PROGRESS: Final = 1024 * 1024
 LONGEST_WAIT: Final = 30.0
 """Seconds that a server may ask to be left alone without the download being given up for now."""
 
-_CHUNK: Final = 256 * 1024
-_CHECKPOINT: Final = 256 * 1024 * 1024
+FIRST_WAIT: Final = 0.5
+"""Seconds until a download that was cut is gone on with for the first time."""
+
+_CHECKPOINT: Final = 64 * 1024 * 1024
 """Bytes between two moments at which what was written is made durable."""
 
 
 class Web(WeightSource):
     schemes = frozenset({"https", "http"})
+    resumes = True
 
-    def __init__(self, *, stall: float = STALL_TIMEOUT, first_wait: float = 0.5) -> None:
+    def __init__(self, *, stall: float = STALL_TIMEOUT, first_wait: float = FIRST_WAIT) -> None:
         self._stall = stall
         self._first_wait = first_wait
 
@@ -63,16 +68,45 @@ class Web(WeightSource):
         sizes: list[int | None] = [None]
         if len(wanted) > 1:  # of several files, the sizes are known before the first byte of any
             sizes = [file.size for file in (await self.describe(spec)).files]
-        _tidy(work.files, {_name(url) for url in wanted})
-        brought: list[ManifestFile] = []
-        for url in wanted:
-            before = sum(file.size for file in brought)
-            total = None if None in sizes else sum(size or 0 for size in sizes)
-            asker = Asker(who, stall=self._stall)
-            download = _Download(asker, who, spec, url, work, before=before, total=total, wait=self._first_wait)
-            brought.append(await in_thread(download.run, stopping=asker.stop))
-        sync_directory(work.files)
-        return Fetched(files=tuple(brought))
+        remotes = [
+            Remote(url=url, path=_name(url), size=size, sha256=spec.sha256)
+            for url, size in zip(wanted, sizes, strict=True)
+        ]
+        return Fetched(files=await bring(who, remotes, work, stall=self._stall, first_wait=self._first_wait))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote:
+    """One file of a fetch: where it comes from, where below the entry's files it goes, and what is known of it."""
+
+    url: str
+    path: str
+    size: int | None = None
+    sha256: str | None = None
+
+
+async def bring(
+    who: Who,
+    remotes: Sequence[Remote],
+    work: Work,
+    *,
+    stall: float = STALL_TIMEOUT,
+    first_wait: float = FIRST_WAIT,
+) -> tuple[ManifestFile, ...]:
+    """All of them, one after the other, each gone on with where an earlier attempt left it. Raises WeightsUnavailable,
+    WeightsRefused, OSError."""
+    sizes = [remote.size for remote in remotes]
+    total = None if None in sizes else sum(size or 0 for size in sizes)
+    _tidy(work.files, {remote.path for remote in remotes})
+    brought: list[ManifestFile] = []
+    for remote in remotes:
+        before = sum(file.size for file in brought)
+        asker = Asker(who, stall=stall)
+        download = _Download(asker, who, remote, work, before=before, total=total, wait=first_wait)
+        brought.append(await in_thread(download.run, stopping=asker.stop))
+    for folder in {(work.files / remote.path).parent for remote in remotes}:
+        sync_directory(folder)
+    return tuple(brought)
 
 
 _NETWORK: Final = "check the network, and the proxy that http_proxy and https_proxy name"
@@ -99,8 +133,10 @@ def _name(url: str) -> str:
 
 def _tidy(folder: Path, wanted: set[str]) -> None:
     """What an earlier attempt left and nothing needs now."""
-    for path in folder.iterdir():
-        if path.name not in wanted or path.is_symlink() or not path.is_file():
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder).as_posix()
+        ours = any(each.startswith(f"{name}/") for each in wanted) if path.is_dir() else name in wanted
+        if not ours or path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise WeightsUnavailable(f"{path} was not put there by llmgw: remove {folder.parents[1]}")
 
 
@@ -134,133 +170,128 @@ class _Download:
         self,
         asker: Asker,
         who: Who,
-        spec: WeightsSpec,
-        url: str,
+        remote: Remote,
         work: Work,
         *,
         before: int,
         total: int | None,
         wait: float,
     ) -> None:
-        self._asker, self._who, self._spec, self._url, self._work = asker, who, spec, url, work
+        self._asker, self._who, self._remote, self._work = asker, who, remote, work
         self._before, self._all, self._wait = before, total, wait
-        self._path = work.files / _name(url)
-        self._record = work.directory / f"resume-{hashlib.sha256(url.encode()).hexdigest()[:16]}.json"
-        self._done = 0
+        self._path = work.files / remote.path
+        self._record = work.directory / f"resume-{hashlib.sha256(remote.url.encode()).hexdigest()[:16]}.json"
         self._total: int | None = None
         self._validator: str | None = None
-        self._digest = hashlib.sha256()
         self._resumed = False
-        self._durable = 0
 
     def run(self, stop: threading.Event) -> ManifestFile:
         """Raises WeightsUnavailable, WeightsRefused, Stopped, OSError."""
         self._work.resumable()
-        with ThreadPoolExecutor(1, "llmgw-hash") as hasher, open(self._path, "ab", buffering=0) as file:
-            self._take_up(file.fileno(), stop)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self._path, "ab", buffering=0) as file, self._take_up(file.fileno(), stop) as out:
             try:
                 while True:
-                    self._persevere(file.fileno(), hasher, stop)
-                    if self._is_right() or not self._resumed:
+                    self._persevere(out, stop)
+                    if self._remote.sha256 in (None, out.digest.hexdigest()) or not self._resumed:
                         break
-                    log.warning("resumed_download_does_not_match", source=self._spec.source)
-                    self._reset(file.fileno())
+                    log.warning("resumed_download_does_not_match", source=self._who.source)
+                    self._reset(out)
             except BaseException:
                 with suppress(OSError):  # what ended it says more
-                    self._checkpoint(file.fileno())
+                    self._checkpoint(out)
                 raise
-            self._checkpoint(file.fileno())
-        return ManifestFile(path=f"{FILES}/{self._path.name}", size=self._done, sha256=self._digest.hexdigest())
+            self._checkpoint(out)
+            return ManifestFile(path=f"{FILES}/{self._remote.path}", size=out.at, sha256=out.digest.hexdigest())
 
-    def _is_right(self) -> bool:
-        return self._spec.sha256 in (None, self._digest.hexdigest())
-
-    def _take_up(self, fd: int, stop: threading.Event) -> None:
-        """What an earlier attempt brought, as far as it can be relied on."""
+    def _take_up(self, fd: int, stop: threading.Event) -> Writing:
+        """Going on with what an earlier attempt brought, as far as it can be relied on."""
         size = os.fstat(fd).st_size
         try:
             known = msgspec.json.decode(self._record.read_bytes(), type=_Resume)
         except (OSError, msgspec.MsgspecError):
             known = None
-        if known is None or known.url != self._url:
-            self._reset(fd)
-            return
+        if known is None or known.url != self._remote.url:
+            out = Writing(fd, at=0, digest=hashlib.sha256())
+            self._reset(out)
+            return out
         # After a crash of the machine, the end of the file may hold anything.
         kept = size if known.boot == partial.boot() else min(size, known.durable)
         os.ftruncate(fd, kept)
-        self._digest = hash_prefix(self._path, stop=stop)
-        self._done, self._total, self._validator = kept, known.total, known.validator
+        self._total, self._validator = known.total, known.validator
         self._resumed = kept > 0
-        self._durable = min(kept, known.durable)
+        out = Writing(fd, at=kept, digest=hash_prefix(self._path, stop=stop))
+        out.durable = min(kept, known.durable)
+        return out
 
-    def _persevere(self, fd: int, hasher: ThreadPoolExecutor, stop: threading.Event) -> None:
+    def _persevere(self, out: Writing, stop: threading.Event) -> None:
         """Ask until the file is whole, as long as that brings something."""
-        fruitless, furthest = 0, self._done
-        while self._total is None or self._done < self._total or self._total == 0:
+        fruitless, furthest = 0, out.at
+        while self._total is None or out.at < self._total or self._total == 0:
             try:
-                self._attempt(fd, hasher, stop)
+                self._attempt(out, stop)
                 return
             except Cut as cut:
                 if stop.is_set():
                     raise Stopped from cut
                 # What is only fetched again, because nothing can be resumed, is no progress.
-                fruitless = 1 if self._done - furthest >= PROGRESS else fruitless + 1
-                furthest = max(furthest, self._done)
+                fruitless = 1 if out.at - furthest >= PROGRESS else fruitless + 1
+                furthest = max(furthest, out.at)
                 wait = cut.wait if cut.wait is not None else self._wait * 2 ** (fruitless - 1)
                 if fruitless >= TRIES or wait > LONGEST_WAIT:
-                    raise WeightsUnavailable(self._given_up(cut)) from cut
-                log.info("download_interrupted", source=self._spec.source, done=self._done, why=str(cut), wait=wait)
+                    raise WeightsUnavailable(self._given_up(cut, out.at)) from cut
+                log.info("download_interrupted", source=self._who.source, done=out.at, why=str(cut), wait=wait)
                 if stop.wait(wait):
                     raise Stopped from cut
 
-    def _given_up(self, cut: Cut) -> str:
+    def _given_up(self, cut: Cut, done: int) -> str:
         of = "" if self._total is None else f" of {format_bytes(self._total)}"
         when = f"; the server asks to wait {cut.wait:.0f} s" if cut.wait is not None else ""
         return (
-            f"{self._spec.source} stopped after {format_bytes(self._done)}{of} ({cut}{when}): it goes on from there at "
+            f"{self._who.source} stopped after {format_bytes(done)}{of} ({cut}{when}): it goes on from there at "
             f"the next try; {_NETWORK}"
         )
 
-    def _attempt(self, fd: int, hasher: ThreadPoolExecutor, stop: threading.Event) -> None:
+    def _attempt(self, out: Writing, stop: threading.Event) -> None:
         headers = {}
-        if self._done and (self._validator is not None or self._spec.sha256 is not None):
-            headers["Range"] = f"bytes={self._done}-"
+        if out.at and (self._validator is not None or self._remote.sha256 is not None):
+            headers["Range"] = f"bytes={out.at}-"
             if self._validator is not None:
                 headers["If-Range"] = self._validator
-        elif self._done:
-            self._reset(fd)  # nothing would tell that the rest belongs to another file
-        reply = self._asker.ask(self._url, headers=headers)
+        elif out.at:
+            self._reset(out)  # nothing would tell that the rest belongs to another file
+        reply = self._asker.ask(self._remote.url, headers=headers)
         try:
-            self._judge(reply, fd)
-            self._copy(reply, fd, hasher, stop)
+            self._judge(reply, out)
+            self._copy(reply, out, stop)
         finally:
             reply.close()
-        if self._total is not None and self._done != self._total:
-            raise Cut(f"the connection ended after {format_bytes(self._done)} of {format_bytes(self._total)}")
+        if self._total is not None and out.at != self._total:
+            raise Cut(f"the connection ended after {format_bytes(out.at)} of {format_bytes(self._total)}")
 
-    def _judge(self, reply: Reply, fd: int) -> None:
+    def _judge(self, reply: Reply, out: Writing) -> None:
         """Whether the body of an answer is the file, or the rest of it. Raises Cut to ask anew."""
-        if reply.status == 206 and self._done:
+        if reply.status == 206 and out.at:
             start, total = _range(reply)
             known = self._total in (None, total) and validator(reply) in (None, self._validator)
-            if start != self._done or not known:
-                self._changed(fd)
+            if start != out.at or not known:
+                self._changed(out)
             self._total = total if total is not None else self._total
-        elif reply.status == 416 and self._done:
-            self._changed(fd)
+        elif reply.status == 416 and out.at:
+            self._changed(out)
         elif reply.status != 200:
             raise refusal(self._who, reply)
         else:
-            if self._done:
-                log.info("download_restarted", source=self._spec.source, why="the file changed, or cannot be resumed")
-                self._reset(fd)
-            self._begin(reply)
+            if out.at:
+                log.info("download_restarted", source=self._who.source, why="the file changed, or cannot be resumed")
+                self._reset(out)
+            self._begin(reply, out)
         total = self._all if self._all is not None else self._total
         if total is not None:
-            self._work.expect(total, here=self._before + self._done)
+            self._work.expect(total, here=self._before + out.at)
 
-    def _begin(self, reply: Reply) -> None:
-        source = self._spec.source
+    def _begin(self, reply: Reply, out: Writing) -> None:
+        source = self._who.source
         if reply.header("Content-Encoding") not in (None, "", "identity"):
             raise WeightsRefused(f"{source}: the server sends it compressed only: that is no file to be checked")
         kind = (reply.header("Content-Type") or "").partition(";")[0].strip().lower()
@@ -268,57 +299,57 @@ class _Download:
             raise WeightsRefused(
                 f"{source}: the server sends a web page, not a file: correct the source, or name its token"
             )
-        if reply.length is None and not reply.raw.chunked and self._spec.sha256 is None:
+        if reply.length is None and not reply.raw.chunked and self._remote.sha256 is None:
             raise WeightsRefused(
                 f"{source}: the server tells neither its length nor where it ends, so that a part would pass for the "
                 "whole: declare `sha256`"
             )
         self._total, self._validator = reply.length, validator(reply)
-        self._note()
+        self._note(out)
 
-    def _copy(self, reply: Reply, fd: int, hasher: ThreadPoolExecutor, stop: threading.Event) -> None:
-        """Hashing one chunk while the next is on its way."""
-        hashed: Future[None] | None = None
-        try:
-            while chunk := reply.read(_CHUNK):
-                if stop.is_set():
-                    raise Stopped
-                _write(fd, memoryview(chunk))
-                if hashed is not None:
-                    hashed.result()
-                hashed = hasher.submit(self._digest.update, chunk)
-                self._done += len(chunk)
-                self._work.tell(self._before + self._done, self._all if self._all is not None else self._total)
-                self._work.pace(len(chunk), stop)
-                if self._done - self._durable >= _CHECKPOINT:
-                    self._checkpoint(fd)
-        finally:
-            if hashed is not None:
-                hashed.result()
+    def _copy(self, reply: Reply, out: Writing, stop: threading.Event) -> None:
+        """Reading one chunk while the ones before are written, hashed and made durable."""
+        synced = out.at
+        total = self._all if self._all is not None else self._total
+        count = 1
+        while count:
+            room = out.room()
+            try:
+                count = reply.fill(room[: self._work.portion(len(room))])
+            except Cut:
+                out.put(room, 0)
+                out.settle()
+                raise
+            if stop.is_set():
+                raise Stopped
+            out.put(room, count)
+            self._work.tell(self._before + out.at, total)
+            self._work.pace(count, stop)
+            if out.at - synced >= _CHECKPOINT and out.sync():
+                synced = out.at
+                self._note(out)
+        out.settle()
 
-    def _changed(self, fd: int) -> None:
-        self._reset(fd)
+    def _changed(self, out: Writing) -> None:
+        self._reset(out)
         raise Cut("the file changed on the server, so that it starts anew", wait=0.0)
 
-    def _reset(self, fd: int) -> None:
-        os.ftruncate(fd, 0)
+    def _reset(self, out: Writing) -> None:
+        out.restart()
         self._record.unlink(missing_ok=True)
-        self._done = self._durable = 0
-        self._digest = hashlib.sha256()
         self._total = self._validator = None
         self._resumed = False
 
-    def _checkpoint(self, fd: int) -> None:
-        os.fsync(fd)
-        self._durable = self._done
-        self._note()
+    def _checkpoint(self, out: Writing) -> None:
+        out.finish()
+        self._note(out)
 
-    def _note(self) -> None:
+    def _note(self, out: Writing) -> None:
         record = _Resume(
-            url=self._url,
+            url=self._remote.url,
             validator=self._validator,
             total=self._total,
-            durable=self._durable,
+            durable=out.durable,
             boot=partial.boot(),
         )
         write_atomic(self._record, msgspec.json.encode(record))
@@ -336,8 +367,3 @@ def _range(reply: Reply) -> tuple[int | None, int | None]:
     span, _, total = text.removeprefix("bytes ").partition("/")
     first = span.partition("-")[0].strip()
     return (int(first) if first.isdecimal() else None), (int(total) if total.strip().isdecimal() else None)
-
-
-def _write(fd: int, chunk: memoryview) -> None:
-    while chunk:
-        chunk = chunk[os.write(fd, chunk) :]
