@@ -29,12 +29,16 @@ def create_own_app(
     collect: Sequence[Callable[[], Iterable[Metric]]] = (),
     state: StateDir | None = None,
     hosts: Collection[str] = (),
+    more: Sequence[APIRouter] = (),
 ) -> FastAPI:
-    """`what`: it is; `unready`: why it cannot do its work yet; `state`: where engines' logs are."""
+    """`what`: it is; `unready`: why it cannot do its work yet; `state`: where engines' logs are; `more`: routes that
+    need the token too."""
     app = FastAPI(title="llmgw", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.include_router(_open_routes(unready, collect))
     if state is not None:
         app.include_router(log_routes(store, state, clock), prefix="/api/v1")
+    for routes in more:
+        app.include_router(routes)
     app.add_middleware(Guard, token=token, hosts=hosts)
     add_handlers(app)
 

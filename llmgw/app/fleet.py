@@ -14,6 +14,8 @@ from starlette.types import ASGIApp
 from llmgw.admin.app import create_app
 from llmgw.admin.own import create_own_app
 from llmgw.agent.loop import Agent
+from llmgw.agent.mirror import Mirroring
+from llmgw.agent.peers import StorePeers
 from llmgw.app import identity, parts
 from llmgw.app.ending import OnExit, Say, Signals
 from llmgw.app.leading import Leading
@@ -33,6 +35,8 @@ from llmgw.store.held import Held
 from llmgw.store.shared_events import SharedEvents
 from llmgw.store.values import Role
 from llmgw.tasks import Tasks
+from llmgw.weights.mirror import Mirror
+from llmgw.weights.shelf import Shelf
 
 LAST_WORDS: Final = 2.0
 """Seconds that a process which ends waits for the store to take its last events."""
@@ -108,6 +112,7 @@ class _Joined:
         listen: Listen = ("127.0.0.1", 0),
         agent: Agent | None = None,
         deciding: Sequence[tuple[str, Work]] = (),
+        around: Sequence[tuple[str, Work]] = (),
     ) -> Parts:
         """With what every process of a fleet runs besides its part."""
 
@@ -134,7 +139,12 @@ class _Joined:
             listen=listen,
             agent=agent,
             deciding=deciding,
-            around=[("presence", self.held.run), ("events", self.events.run), ("orders", self.membership.obey)],
+            around=[
+                ("presence", self.held.run),
+                ("events", self.events.run),
+                ("orders", self.membership.obey),
+                *around,
+            ],
             welcome=welcome,
             farewell=farewell,
         )
@@ -239,8 +249,11 @@ async def _controller(joined: _Joined, options: ControllerOptions, say: Say) -> 
 async def _agent(joined: _Joined, options: AgentOptions, say: Say) -> Parts:
     base = joined.base
     engines = parts.usable_engines(say)
-    cache = parts.build_cache(base, options.cache)
+    peers = StorePeers(base.store, joined.held, node=base.node, clock=base.clock)
+    mirror = Mirror(peers, joined.token, base.clock, tell=parts.node_events(base))
+    cache = parts.build_cache(base, options.cache, mirror=mirror)
     agent = parts.build_agent(base, engines, cache, ports=options.engine_ports, host=joined.host)
+    mirroring = Mirroring(Shelf(cache), peers.settings, base.clock)
     api = create_own_app(
         what=f"the agent of {base.node}",
         store=base.store,
@@ -250,8 +263,9 @@ async def _agent(joined: _Joined, options: AgentOptions, say: Say) -> Parts:
         collect=[agent.collect],
         state=base.state,
         hosts=joined.hosts,
+        more=[mirroring.routes()],
     )
-    return joined.parts(api, agent=agent)
+    return joined.parts(api, agent=agent, around=[("peers", peers.run)])
 
 
 async def _gateway(joined: _Joined, options: GatewayOptions) -> Parts:

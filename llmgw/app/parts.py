@@ -1,6 +1,6 @@
 """One builder for each part. Constructors only assign: nothing that is built here runs yet."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from llmgw.app.pressure import Pressure
 from llmgw.catalog.live import LiveCatalog
 from llmgw.clock import Clock
 from llmgw.engine.manager import Engines, find_engines
+from llmgw.facts import Event
 from llmgw.gateway.server import Gateway
 from llmgw.ids import NodeName
 from llmgw.reconcile.comparing import Comparing
@@ -23,6 +24,7 @@ from llmgw.store.api import Store
 from llmgw.store.events import EventLog
 from llmgw.store.held import Writer
 from llmgw.weights.cache import Cache
+from llmgw.weights.mirror import Mirror
 from llmgw.weights.upkeep import Upkeep
 
 
@@ -58,9 +60,9 @@ def usable_engines(say: Say) -> Engines:
     return engines
 
 
-def build_cache(base: Base, root: Path | None) -> Cache:
-    """The node's weights. Raises LlmgwError where they cannot lie there."""
-    cache = Cache(root or base.state.weights, cluster_id=base.cluster, clock=base.clock)
+def build_cache(base: Base, root: Path | None, *, mirror: Mirror | None = None) -> Cache:
+    """The node's weights. `mirror`: other nodes. Raises LlmgwError where they cannot lie there."""
+    cache = Cache(root or base.state.weights, cluster_id=base.cluster, clock=base.clock, mirror=mirror)
     cache.open()
     return cache
 
@@ -125,6 +127,16 @@ def build_agent(base: Base, engines: Engines, cache: Cache, *, ports: range | No
         ports=ports or DEFAULT_PORTS,
         upkeep=Upkeep(cache, node=base.node, log=base.state.collected, clock=base.clock),
     )
+
+
+def node_events(base: Base) -> Callable[[str, str], None]:
+    """Records what happens to this node: a reason, and a message for a person."""
+
+    def tell(reason: str, message: str) -> None:
+        at = base.clock.now().wall
+        base.events.record(Event(at=at, subject=f"node/{base.node}", reason=reason, message=message))
+
+    return tell
 
 
 def build_gateway(base: Base, *, name: str = "local", own: Writer | None = None) -> Gateway:

@@ -134,7 +134,8 @@ def _recovery(value: Mapping[str, Any]) -> RecoverySettings:
 def _weights_settings(value: Mapping[str, Any]) -> WeightsSettings:
     marks = _given(value, collect_above=int, collect_below=int)
     given = _given(value, keep_revisions=int, min_age=to_seconds, bandwidth=to_bytes, parallel=int)
-    return WeightsSettings(**given, **marks)
+    mirror = _given(value, mirror=bool, mirror_bandwidth=to_bytes)
+    return WeightsSettings(**given, **marks, **mirror)
 
 
 def _node(value: Mapping[str, Any]) -> NodeSpec:

@@ -184,6 +184,8 @@ class WeightsSettings:
     collect_below: int | None = None  #: percent of it down to which; None: 10 less
     bandwidth: Bytes | None = None  #: per second and node
     parallel: int = 2  #: downloads at once on a node
+    mirror: bool = True  #: the nodes of a fleet give one another what they hold
+    mirror_bandwidth: Bytes | None = None  #: per second, that one node sends to all others
 
     @property
     def limits(self) -> FetchLimits:

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from llmgw.errors import LeaseLost, RetryableError
+from llmgw.errors import LeaseLost, RetryableError, StaleRevision
 from llmgw.store.api import Lease, Store
 from llmgw.units import Seconds
 
@@ -46,6 +46,18 @@ class Held:
                     await self._store.put(key, value, lease=self._lease)
                     return
             await self._renew()
+
+    async def take(self, key: str, value: bytes) -> bool:
+        """Put it where there is none; False: there is one. Raises RetryableError when the store is away."""
+        async with self._turn:
+            if self._lease is None or self._lease.lost.is_set():
+                await self._renew()
+            try:
+                await self._store.put(key, value, if_revision=0, lease=self._lease)
+            except StaleRevision:
+                return False
+            self._values[key] = value
+            return True
 
     async def delete(self, key: str) -> None:
         """Raises RetryableError when the store is away: the key then goes with the lease."""

@@ -24,6 +24,7 @@ CLUSTER: Final = "cluster"  #: values.ClusterIdentity
 MEMBERS: Final = "members/"  #: values.Member; there while its process lives
 RESTARTS: Final = "restarts/"  #: values.RestartOrder
 EVENTS: Final = "events/"  #: values.ToldEvents
+FETCHES: Final = "fetches/"  #: values.FetchClaim; there while its node fetches from outside, and a while longer
 UPKEEP_ORDERS: Final = "upkeep/orders/"  #: values.UpkeepOrder; there while whoever asks waits for the answer
 UPKEEP_ANSWERS: Final = "upkeep/answers/"  #: values.UpkeepAnswer
 
@@ -100,6 +101,10 @@ def restart(role: str, name: str) -> str:
 
 def events(role: str, name: str) -> str:
     return f"{EVENTS}{role}/{name}"
+
+
+def fetch(entry: str) -> str:
+    return f"{FETCHES}{entry}"
 
 
 def upkeep_order(node: NodeName, order: str) -> str:

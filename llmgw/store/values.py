@@ -134,6 +134,16 @@ class ToldEvents:
     events: tuple[ToldEvent, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchClaim:
+    """A node downloads a cache entry from outside, so that no other has to. `done`: so far; `finished`: it holds it."""
+
+    node: NodeName
+    at: Wall
+    done: Bytes = Bytes(0)
+    finished: bool = False
+
+
 class UpkeepAction(StrEnum):
     REMOVE = "remove"
     VERIFY = "verify"

@@ -75,10 +75,14 @@ class WeightSource(abc.ABC):
     """One kind of source. An object of it holds no state between fetches.
 
     `schemes`: of the sources that it serves. `peak`: disk taken at the peak, per byte of weights.
+    `resumes`: a fetch goes on from what an earlier one left; else it is given an empty place. `knows_sha256`:
+    `describe` tells checksums.
     """
 
     schemes: ClassVar[frozenset[str]]
     peak: ClassVar[int] = 1
+    resumes: ClassVar[bool] = False
+    knows_sha256: ClassVar[bool] = False
 
     @abc.abstractmethod
     def canonical(self, text: str) -> str:

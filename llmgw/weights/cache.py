@@ -24,6 +24,7 @@ from llmgw.weights.fetch import Fetch, check_sha256
 from llmgw.weights.folder import Folders
 from llmgw.weights.gguf import Scalar
 from llmgw.weights.manifest import Manifest
+from llmgw.weights.mirror import Mirror
 from llmgw.weights.pacing import Pacing
 from llmgw.weights.registry import own_sources
 from llmgw.weights.removal import CORRUPT
@@ -63,13 +64,20 @@ class Cache:
     """Finds, fetches and describes weights. Call `open` first."""
 
     def __init__(
-        self, root: Path, *, cluster_id: str, clock: Clock, sources: Mapping[str, WeightSource] | None = None
+        self,
+        root: Path,
+        *,
+        cluster_id: str,
+        clock: Clock,
+        sources: Mapping[str, WeightSource] | None = None,
+        mirror: Mirror | None = None,
     ) -> None:
-        """`sources`: by scheme; by default llmgw's own."""
+        """`sources`: by scheme; by default llmgw's own. `mirror`: other nodes, which are asked first."""
         self.root = root
         self._sources = own_sources() if sources is None else sources
         self._cluster_id = cluster_id
         self._clock = clock
+        self._mirror = mirror
         self._fetches: dict[str, Fetch] = {}
         self._pacing = Pacing()
         self._manifests: dict[str, tuple[_Stamp, Manifest]] = {}
@@ -177,7 +185,15 @@ class Cache:
             return sum(other.outstanding for other in self._fetches.values() if other is not fetch)
 
         fetch = Fetch(
-            self.root, name, spec, source, reserve=reserve, clock=self._clock, others=others, pacing=self._pacing
+            self.root,
+            name,
+            spec,
+            source,
+            reserve=reserve,
+            clock=self._clock,
+            others=others,
+            pacing=self._pacing,
+            mirror=self._mirror,
         )
         self._fetches[name] = fetch
         fetch.start(lambda: self._forget(name, fetch))
@@ -232,6 +248,12 @@ class Cache:
     def manifest_of(self, name: str) -> Manifest | None:
         """Of an entry, or of one that was set aside as corrupt. None: there is none."""
         return self._manifest(name) if naming.is_entry(name) or CORRUPT.fullmatch(name) else None
+
+    def held(self, name: str) -> Manifest | None:
+        """Of a whole entry that may be used now."""
+        path = self.root / name
+        found = None if name in self._aside or path.is_symlink() else self.manifest_of(name)
+        return found if found is not None and manifest.is_complete(path, found) else None
 
     def _corrupt_facts(self, now: Wall) -> Iterator[WeightsFact]:
         try:

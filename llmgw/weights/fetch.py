@@ -20,6 +20,7 @@ from llmgw.statedir import sync_directory
 from llmgw.units import Bytes, format_bytes
 from llmgw.weights import manifest, partial
 from llmgw.weights.api import Fetched, WeightSource
+from llmgw.weights.mirror import Mirror
 from llmgw.weights.pacing import Pacing
 from llmgw.weights.sources import in_thread
 
@@ -48,11 +49,13 @@ class Fetch:
         clock: Clock,
         others: Callable[[], int],
         pacing: Pacing,
+        mirror: Mirror | None = None,
     ) -> None:
         self._root = root
         self._entry = entry
         self._spec = spec
         self._source = source
+        self._mirror = mirror
         self._reserve = reserve
         self._clock = clock
         self.pacing = pacing
@@ -128,7 +131,12 @@ class Fetch:
     async def _fetch(self, directory: Path) -> Path:
         entry = directory / "entry"
         (entry / manifest.FILES).mkdir(parents=True, exist_ok=True)
-        fetched = await self._source.fetch(self._spec, _Desk(self, directory, self._entry))
+        desk = _Desk(self, directory, self._entry)
+        fetched = await (
+            self._source.fetch(self._spec, desk)
+            if self._mirror is None
+            else self._mirror.fetch(self._source, self._spec, desk)
+        )
         check_sha256(self._spec, fetched.files[0].sha256)
         await in_thread(lambda _: self._write_manifest(entry, fetched))
         path = publish(directory, self._root / self._entry)

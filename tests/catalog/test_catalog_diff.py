@@ -145,6 +145,8 @@ def test_a_models_field_is_told_with_what_it_does(old: str, new: str, row: objec
         ("", "scaling: {up_after: 0}\n", ("scaling.up_after", "30s", "0s", "placement")),
         ("", "recovery: {stable: 500ms}\n", ("recovery.stable", "5m", "0.5s", "later")),
         ("", "weights: {bandwidth: 50MiB}\n", ("weights.bandwidth", None, "50MiB", "later")),
+        ("", "weights: {mirror: false}\n", ("weights.mirror", "true", "false", "later")),
+        ("", "weights: {mirror_bandwidth: 1GiB}\n", ("weights.mirror_bandwidth", None, "1GiB", "later")),
         ("", "weights: {min_age: 36h}\n", ("weights.min_age", "1d", "1d12h", "later")),
         ("", "nodes: {box: {pool: gpu}}\n", ("nodes.box.pool", "default", "gpu", "placement")),
         ("nodes: {box: {budget: {device: 1GiB}}}\n", "", ("nodes.box.budget.device", "1GiB", None, "placement")),

@@ -1,0 +1,302 @@
+"""Nodes that give one another weights: real caches, agents' real servers, one store, and a web server outside."""
+
+import asyncio
+import hashlib
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+from servers import Site, serve
+
+from llmgw.admin.own import create_own_app
+from llmgw.agent.mirror import Mirroring
+from llmgw.agent.peers import StorePeers
+from llmgw.app.listening import AdminServer, url
+from llmgw.catalog.spec import WeightsSettings, WeightsSpec
+from llmgw.clock import SystemClock
+from llmgw.facts import DiskFact, MemoryFact, NodeReport
+from llmgw.ids import Digest, NodeName, Revision
+from llmgw.store import keys
+from llmgw.store.codec import encode
+from llmgw.store.held import Held
+from llmgw.store.memory import MemoryStore
+from llmgw.store.values import Applied, Member, Role
+from llmgw.units import MIB, Bytes, Wall
+from llmgw.weights.cache import Cache
+from llmgw.weights.mirror import Mirror, Patience
+from llmgw.weights.registry import own_sources
+from llmgw.weights.shelf import Shelf
+from llmgw.weights.web import Web
+
+TOKEN = "the cluster's"
+CONTENT = os.urandom(3 * MIB + 17)
+QUICK = Patience(look=0.05, stuck=5.0, finished=1.0, busy=1.0, describe=1.0)
+
+
+@dataclass
+class Machine:
+    """A node: its cache, what serves it to others, and its report."""
+
+    name: str
+    store: MemoryStore
+    cache: Cache
+    peers: StorePeers
+    told: list[tuple[str, str]] = field(default_factory=list)
+    address: str = ""
+
+    async def report(self) -> None:
+        room = Bytes(1 << 40)
+        report = NodeReport(
+            node=NodeName(self.name),
+            at=Wall(1.0),
+            memory=MemoryFact(total=room, available=room, foreign=Bytes(0)),
+            disk=DiskFact(total=room, free=room),
+            weights=self.cache.facts(()),
+        )
+        await self.store.put(keys.report(report.node), encode(report))
+
+    async def join(self) -> None:
+        member = Member(
+            role=Role.AGENT, name=self.name, instance="1", since=Wall(1.0), version="1", host="here", pid=1, place="p",
+            url=self.address,
+        )  # fmt: skip
+        await self.store.put(keys.member(Role.AGENT, self.name), encode(member))
+        await self.report()
+
+    async def fetch(self, spec: WeightsSpec) -> Path:
+        return await self.cache.fetch(spec, reserve=Bytes(0), progress=lambda _: None)
+
+
+@asynccontextmanager
+async def machine(
+    home: Path, name: str, store: MemoryStore, *, token: str = TOKEN, patience: Patience = QUICK
+) -> AsyncIterator[Machine]:
+    clock = SystemClock()
+    held = Held(store)
+    peers = StorePeers(store, held, node=NodeName(name), clock=clock)
+    told: list[tuple[str, str]] = []
+    mirror = Mirror(peers, token, clock, tell=lambda reason, message: told.append((reason, message)), patience=patience)
+    sources = own_sources() | {scheme: Web(first_wait=0.05, stall=5.0) for scheme in ("http", "https")}
+    cache = Cache(home / name, cluster_id="c1", clock=clock, mirror=mirror, sources=sources)
+    cache.open()
+    mirroring = Mirroring(Shelf(cache), peers.settings, clock)
+    app = create_own_app(
+        what="an agent", store=store, token=TOKEN, clock=clock, unready=lambda: None, more=[mirroring.routes()]
+    )
+    server = AdminServer(app, ("127.0.0.1", 0))
+    running = [asyncio.ensure_future(each) for each in (server.serve(), peers.run())]
+    made = Machine(name, store, cache, peers, told, url(*server.address))
+    await made.join()
+    try:
+        yield made
+    finally:
+        server.stop()
+        running[1].cancel()
+        await asyncio.wait(running)
+        await held.withdraw()
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with serve() as running:
+        running.files["/m.gguf"] = CONTENT
+        yield running
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+def wanted(site: Site, *, declared: bool = False) -> WeightsSpec:
+    sha256 = hashlib.sha256(CONTENT).hexdigest() if declared else None
+    return WeightsSpec(source=f"{site.url}/m.gguf", sha256=sha256)
+
+
+async def test_what_a_node_holds_is_not_downloaded_by_another(tmp_path: Path, site: Site, store: MemoryStore) -> None:
+    async with machine(tmp_path, "n1", store) as first, machine(tmp_path, "n2", store) as second:
+        await first.fetch(wanted(site))
+        await first.report()
+        path = await second.fetch(wanted(site))
+        assert path.read_bytes() == CONTENT
+        assert path.is_relative_to(second.cache.root)
+        assert len(site.gets) == 1
+        assert [reason for reason, _ in second.told] == ["weights from peer"]
+        assert "from n1" in second.told[0][1]
+
+
+async def test_of_nodes_that_want_it_at_once_one_downloads(tmp_path: Path, site: Site, store: MemoryStore) -> None:
+    async with (
+        machine(tmp_path, "n1", store) as first,
+        machine(tmp_path, "n2", store) as second,
+        machine(tmp_path, "n3", store) as third,
+    ):
+        paths = await asyncio.gather(*(each.fetch(wanted(site)) for each in (first, second, third)))
+        assert [path.read_bytes() == CONTENT for path in paths] == [True] * 3
+        assert len(site.gets) == 1
+        assert len({path.parents[2] for path in paths}) == 3
+
+
+async def test_a_flipped_byte_of_a_peer_is_refused_and_the_source_asked(
+    tmp_path: Path, site: Site, store: MemoryStore
+) -> None:
+    async with machine(tmp_path, "n1", store) as first, machine(tmp_path, "n2", store) as second:
+        theirs = await first.fetch(wanted(site))
+        await first.report()
+        with theirs.open("r+b") as file:
+            file.seek(100)
+            file.write(bytes([CONTENT[100] ^ 1]))
+        path = await second.fetch(wanted(site))
+        assert path.read_bytes() == CONTENT
+        assert len(site.gets) == 2
+        reason, message = second.told[0]
+        assert reason == "weights refused"
+        assert "n1" in message
+        assert "sha256" in message
+
+
+async def test_what_a_peer_holds_must_have_the_declared_checksum(
+    tmp_path: Path, site: Site, store: MemoryStore
+) -> None:
+    async with machine(tmp_path, "n1", store) as first, machine(tmp_path, "n2", store) as second:
+        site.files["/m.gguf"] = b"another file"
+        await first.fetch(wanted(site))
+        await first.report()
+        site.files["/m.gguf"] = CONTENT
+        path = await second.fetch(wanted(site, declared=True))
+        assert path.read_bytes() == CONTENT
+        assert len(site.gets) == 2
+
+
+async def test_a_download_goes_on_at_a_peer_from_what_the_source_gave(
+    tmp_path: Path, site: Site, store: MemoryStore
+) -> None:
+    async with machine(tmp_path, "n1", store) as first, machine(tmp_path, "n2", store) as second:
+        site.stall_at = MIB
+        begun = asyncio.ensure_future(second.fetch(wanted(site)))
+        async with asyncio.timeout(10):
+            while not any(path.stat().st_size for path in second.cache.root.glob("partial-*/entry/files/*")):
+                await asyncio.sleep(0.02)
+        begun.cancel()
+        await asyncio.wait([begun])
+        site.stall_at = None
+        await first.fetch(wanted(site))
+        await first.report()
+        kept = list(second.cache.root.glob("kept-*/entry/files/*"))
+        assert kept
+        assert 0 < kept[0].stat().st_size <= MIB
+        path = await second.fetch(wanted(site))
+        assert path.read_bytes() == CONTENT
+        assert len(site.gets) == 2
+
+
+async def test_nodes_of_a_catalog_that_forbids_it_do_not_mirror(tmp_path: Path, site: Site, store: MemoryStore) -> None:
+    applied = Applied(revision=Revision("r"), digest=Digest("d"), at=Wall(1.0), weights=WeightsSettings(mirror=False))
+    await store.put(keys.APPLIED, encode(applied))
+    async with machine(tmp_path, "n1", store) as first, machine(tmp_path, "n2", store) as second:
+        await first.fetch(wanted(site))
+        await first.report()
+        await second.fetch(wanted(site))
+        assert len(site.gets) == 2
+        entry = next(fact.entry for fact in first.cache.facts(()))
+        async with httpx.AsyncClient(trust_env=False) as client:
+            found = await client.get(f"{first.address}/mirror/{entry}", headers={"Authorization": f"Bearer {TOKEN}"})
+        assert found.status_code == 404
+
+
+async def test_a_node_that_is_gone_is_passed_over(tmp_path: Path, site: Site, store: MemoryStore) -> None:
+    async with machine(tmp_path, "n1", store) as first:
+        await first.fetch(wanted(site))
+        await first.report()
+    async with machine(tmp_path, "n2", store) as second:
+        assert (await second.fetch(wanted(site))).read_bytes() == CONTENT
+        assert len(site.gets) == 2
+
+
+async def test_another_clusters_key_opens_nothing(tmp_path: Path, site: Site, store: MemoryStore) -> None:
+    async with machine(tmp_path, "n1", store) as first, machine(tmp_path, "n2", store, token="x") as second:
+        await first.fetch(wanted(site))
+        await first.report()
+        assert (await second.fetch(wanted(site))).read_bytes() == CONTENT
+        assert len(site.gets) == 2
+
+
+async def test_a_claim_whose_holder_gets_no_further_is_waited_for_within_bounds(
+    tmp_path: Path, site: Site, store: MemoryStore
+) -> None:
+    short = Patience(look=0.05, stuck=0.4, finished=0.4, busy=0.4, describe=1.0)
+    async with machine(tmp_path, "n1", store) as first, machine(tmp_path, "n2", store, patience=short) as second:
+        spec = wanted(site)
+        entry = await claimed(first, spec)
+        assert (await second.fetch(spec)).read_bytes() == CONTENT
+        assert [reason for reason, _ in second.told] == ["waiting for weights"]
+        await first.peers.release(entry)
+
+
+async def test_a_claim_that_was_given_up_passes_to_who_waits(tmp_path: Path, site: Site, store: MemoryStore) -> None:
+    async with machine(tmp_path, "n1", store) as first, machine(tmp_path, "n2", store) as second:
+        spec = wanted(site)
+        entry = await claimed(first, spec)
+        waiting = asyncio.ensure_future(second.fetch(spec))
+        async with asyncio.timeout(5):
+            while not second.told:
+                await asyncio.sleep(0.02)
+        assert not site.gets
+        await first.peers.release(entry)
+        assert (await waiting).read_bytes() == CONTENT
+
+
+async def claimed(one: Machine, spec: WeightsSpec) -> str:
+    from llmgw.weights.naming import entry_name
+
+    entry = entry_name(spec.source, spec.sha256)
+    assert await one.peers.claim(entry) is None
+    return entry
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/mirror/..%2f..%2fetc/0", "/mirror/{entry}/1", "/mirror/{entry}/-1", "/mirror/{entry}/manifest.json",
+        "/mirror/{entry}/..%2fmanifest.json", "/mirror/.llmgw-cache", "/mirror/v1-sha256-" + "0" * 64,
+        "/mirror/corrupt-{entry}-00000000", "/mirror/{entry}%2ffiles",
+    ],
+)  # fmt: skip
+async def test_nothing_but_whole_entries_is_served(tmp_path: Path, site: Site, store: MemoryStore, path: str) -> None:
+    async with machine(tmp_path, "n1", store) as first:
+        await first.fetch(wanted(site))
+        entry = next(str(fact.entry) for fact in first.cache.facts(()))
+        (first.cache.root / f"corrupt-{entry}-00000000").mkdir()
+        found = await ask(first, path.replace("{entry}", entry))
+        assert found.status_code in (400, 404, 422)
+
+
+async def test_a_link_in_an_entry_is_not_followed(tmp_path: Path, site: Site, store: MemoryStore) -> None:
+    async with machine(tmp_path, "n1", store) as first:
+        path = await first.fetch(wanted(site))
+        entry = next(str(fact.entry) for fact in first.cache.facts(()))
+        assert (await ask(first, f"/mirror/{entry}/0")).content == CONTENT
+        (tmp_path / "other").write_bytes(CONTENT)
+        path.unlink()
+        path.symlink_to(tmp_path / "other")
+        assert (await ask(first, f"/mirror/{entry}/0")).status_code == 404
+
+
+async def test_a_part_is_sent_and_another_content_is_not(tmp_path: Path, site: Site, store: MemoryStore) -> None:
+    async with machine(tmp_path, "n1", store) as first:
+        await first.fetch(wanted(site))
+        entry = next(str(fact.entry) for fact in first.cache.facts(()))
+        part = await ask(first, f"/mirror/{entry}/0", {"Range": f"bytes={MIB}-"})
+        assert part.status_code == 206
+        assert part.content == CONTENT[MIB:]
+        assert (await ask(first, f"/mirror/{entry}/0", {"If-Match": '"x"'})).status_code == 412
+        assert (await ask(first, f"/mirror/{entry}/0", {"Range": "bytes=99999999-"})).status_code == 416
+
+
+async def ask(one: Machine, path: str, headers: dict[str, str] | None = None) -> httpx.Response:
+    async with httpx.AsyncClient(trust_env=False) as client:
+        return await client.get(f"{one.address}{path}", headers={"Authorization": f"Bearer {TOKEN}", **(headers or {})})
