@@ -62,9 +62,11 @@ class Etcd:
         name: str = "m0",
         ports: Sequence[int] = (),
         arguments: Sequence[str] = (),
+        host: str = "127.0.0.1",
     ) -> None:
         self.port, self.peer = ports or free_ports(2)
-        self.target = f"127.0.0.1:{self.port}"
+        self.host = host
+        self.target = f"{host}:{self.port}"
         self.directory = directory
         scheme = "https" if "--cert-file" in arguments else "http"
         client, peer = f"{scheme}://{self.target}", f"http://127.0.0.1:{self.peer}"
@@ -102,7 +104,7 @@ class Etcd:
     def _ready(self) -> bool:
         try:
             if self._health is None:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                socket.create_connection((self.host, self.port), 1).close()
                 return True
             with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(self._health, timeout=1) as answer:
                 return b'"true"' in answer.read()

@@ -1,6 +1,7 @@
 """Connections to engines: one pool of idle ones for each endpoint, one answer at a time on each."""
 
 import asyncio
+import socket
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
@@ -15,6 +16,9 @@ IDLE: Final = 30.0
 """Seconds that an unused connection is kept. Engines close theirs sooner or later than that; both are expected."""
 _STALE: Final = 1.0
 """Seconds after a request within which a kept connection shows that it had been closed before. Later losses are new."""
+SILENCE: Final = 15.0
+"""Seconds without a word from an engine's machine after which a connection is lost. An engine that thinks is not
+silent: its machine's kernel acknowledges all the same."""
 _JOIN: Final = 128 * 1024
 """Up to this size, copying a body behind its head is cheaper than a second write."""
 
@@ -180,6 +184,7 @@ class EngineConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        _silence_ends(self._transport)
 
     def data_received(self, data: bytes) -> None:
         receiver = self._receiver
@@ -222,6 +227,8 @@ class EngineConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        if exc is not None:  # what became of this one has become of the others, too
+            self._target.close_idle()
         if self._receiver is None:
             if self in self._target.idle:
                 self._target.idle.remove(self)
@@ -280,3 +287,19 @@ async def dial(target: Target, timeout: float) -> EngineConnection:
             lambda: EngineConnection(target, loop), target.host, target.port
         )  # fmt: skip
     return connection
+
+
+def _silence_ends(transport: asyncio.Transport) -> None:
+    """A machine that is cut off or dead closes nothing: what waits there would wait for a quarter of an hour."""
+    sock = transport.get_extra_info("socket")
+    for level, name, value in _SILENCE_ENDS:
+        if sock is not None and (option := getattr(socket, name, None)) is not None:  # not every system has each
+            sock.setsockopt(level, option, value)
+
+
+_SILENCE_ENDS: Final = (
+    (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+    (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 5),  # seconds
+    (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 5),
+    (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", int(SILENCE * 1000)),
+)

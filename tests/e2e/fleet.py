@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,22 @@ from harness import MESSAGES, WEB, alive, eventually, pids_in, run_cli
 class Process:
     """One `llmgw controller`, `agent` or `gateway`."""
 
-    def __init__(self, role: str, name: str, home: Path, arguments: Iterable[str], env: dict[str, str]) -> None:
+    def __init__(
+        self,
+        role: str,
+        name: str,
+        home: Path,
+        arguments: Iterable[str],
+        env: dict[str, str],
+        wrapper: Sequence[str] = (),
+    ) -> None:
+        """`wrapper`: a command that becomes the one that it is given."""
         self.role, self.name = role, name
         self.state = home / f"{role}-{name}"
         self.output = home / f"{role}-{name}.log"
         flag = "--node" if role == "agent" else "--name"
         self._argv = [
+            *wrapper,
             *(sys.executable, "-m", "llmgw", role, *arguments, flag, name, "--state", str(self.state)),
             *("--admin", "0", "-v"),
         ]
@@ -85,7 +95,17 @@ class Process:
 class Fleet:
     """`close` ends every process and every engine, and proves it."""
 
-    def __init__(self, home: Path, catalog: Path, etcd: Etcd, *, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        catalog: Path,
+        etcd: Etcd,
+        *,
+        env: dict[str, str] | None = None,
+        wrappers: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        """`wrappers`: by name, what the command of a process is given to."""
+        self.wrappers = wrappers or {}
         home.mkdir(parents=True, exist_ok=True)
         self.home, self.catalog = home, catalog
         self.store = f"etcd://{etcd.target}/fleet"
@@ -93,7 +113,7 @@ class Fleet:
         self.processes: list[Process] = []
 
     def _add(self, role: str, name: str, *arguments: str) -> Process:
-        process = Process(role, name, self.home, arguments, self.env)
+        process = Process(role, name, self.home, arguments, self.env, self.wrappers.get(name, ()))
         self.processes.append(process)
         return process
 
@@ -167,6 +187,7 @@ class Load:
         """`kept`: over connections that are kept; else over a new one each."""
         self._kept = kept
         self.answers: Counter[object] = Counter()
+        self.longest = 0.0  #: seconds
         self._done = threading.Event()
         urls = [gateway.address["gateway"] for gateway in gateways]
         self._threads = [
@@ -176,6 +197,7 @@ class Load:
     def _ask(self, url: str, model: str) -> None:
         with httpx.Client(base_url=url, timeout=60, **WEB) as client:
             while not self._done.is_set():
+                began = time.monotonic()
                 try:
                     body = {"model": model, "max_tokens": 4, "messages": MESSAGES}
                     headers = {} if self._kept else {"connection": "close"}
@@ -183,6 +205,7 @@ class Load:
                     self.answers[answer.status_code if answer.status_code == 200 else answer.text] += 1
                 except httpx.HTTPError as error:
                     self.answers[repr(error)] += 1
+                self.longest = max(self.longest, time.monotonic() - began)
                 time.sleep(0.02)
 
     def __enter__(self) -> "Load":
