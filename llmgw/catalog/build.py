@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from llmgw.catalog.files import source_text
 from llmgw.catalog.levels import LEVELS
 from llmgw.catalog.schemas import to_bytes, to_seconds
 from llmgw.catalog.spec import (
@@ -104,7 +105,7 @@ def _placement(value: Mapping[str, Any]) -> PlacementSpec:
 
 def _weights(value: Mapping[str, Any], canonical: Canonical) -> WeightsSpec:
     given = _given(value, sha256=str.lower, size=to_bytes, token=lambda ref: SecretRef(**ref), insecure=bool)
-    return WeightsSpec(source=canonical(value["source"]), **given)
+    return WeightsSpec(source=canonical(source_text(value)), **given)
 
 
 def _env(value: Mapping[str, Any]) -> dict[str, str | SecretRef]:
@@ -134,7 +135,7 @@ def _recovery(value: Mapping[str, Any]) -> RecoverySettings:
 def _weights_settings(value: Mapping[str, Any]) -> WeightsSettings:
     marks = _given(value, collect_above=int, collect_below=int)
     given = _given(value, keep_revisions=int, min_age=to_seconds, bandwidth=to_bytes, parallel=int)
-    mirror = _given(value, mirror=bool, mirror_bandwidth=to_bytes)
+    mirror = _given(value, mirror=bool, mirror_bandwidth=to_bytes, hub_endpoint=str)
     return WeightsSettings(**given, **marks, **mirror)
 
 

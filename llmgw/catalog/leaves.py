@@ -148,6 +148,8 @@ def _field(owner: Any, name: str, path: Path, effect: Effect) -> Leaves:
         return {}
     if isinstance(owner, WeightsSpec) and name in _OF_FETCHING:
         if value is False:
+    if isinstance(owner, WeightsSpec) and name == "endpoint":
+        return {}  # the Cluster document's, where it is told once
             return {}
         effect = Effect.LATER
     unit = _units(owner.__class__).get(name)

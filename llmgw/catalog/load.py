@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from llmgw.catalog import levels, macros, rules, schemas, yamldoc
 from llmgw.catalog.build import build_cluster, build_model
+from llmgw.catalog.files import from_hub
 from llmgw.catalog.source import IGNORE_FILE, Source
 from llmgw.catalog.spec import Catalog, ClusterSpec, ModelSpec, canonical_json
 from llmgw.catalog.yamldoc import Document, quoted
@@ -68,8 +69,9 @@ def load_catalog(
     )
     if problems := _presentable(faults, misused, misshapen, broken):
         raise CatalogInvalid(problems)
-    built = sorted((build_model(document.value, canonical) for document in models), key=lambda m: m.name)
     cluster = build_cluster(sorted_out["Cluster"][0].value) if sorted_out["Cluster"] else ClusterSpec()
+    unsorted = (from_hub(build_model(document.value, canonical), cluster) for document in models)
+    built = sorted(unsorted, key=lambda model: model.name)
     digest = _digest(built, cluster)
     catalog = Catalog(
         revision=revision_of(source, digest), digest=digest, models={m.name: m for m in built}, cluster=cluster

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from llmgw.catalog import references, scaling_rules, windows
 from llmgw.catalog.build import build_profile
+from llmgw.catalog.files import source_text
 from llmgw.catalog.hosts import is_loopback
 from llmgw.catalog.levels import LEVELS
 from llmgw.catalog.schemas import BROKEN_SCHEMA, check_options, did_you_mean, to_bytes, to_seconds
@@ -272,9 +273,10 @@ def _source(document: Document, path: Path, spec: Mapping[str, Any], known: Know
     if not isinstance(source, str):
         return
     try:
-        canonical = known.canonical(source)
+        canonical = known.canonical(source_text(spec))
     except ValueError as error:
-        yield document.problem((*path, "source"), str(error))
+        key = next((key for key in ("allow", "ignore") if key in spec and f"`{key}`" in str(error)), "source")
+        yield document.problem((*path, key), str(error))
         return
     if canonical.startswith("http://") and spec.get("insecure") is not True and not is_loopback(canonical):
         message = (

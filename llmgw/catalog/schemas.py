@@ -187,14 +187,8 @@ def _wrong_type(value: Any, wanted: str | Sequence[str], schema: Mapping[str, An
     return message
 
 
-_SCHEMES: Final = frozenset({"https", "http", "pypi", "file"})
-
-
 def _wrong_source(source: str, schema: Mapping[str, Any]) -> str:
-    scheme, separator, _ = source.partition("://")
-    if separator and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]{0,15}", scheme) and scheme.lower() not in _SCHEMES:
-        return f"not supported yet: sources of {scheme}://; write {_expected(schema, '')}"
-    if scheme.lower() in ("https", "http") and "@" in source:
+    if source.partition("://")[0].lower() in ("https", "http") and "@" in source:
         return f"expected {_expected(schema, '')}, without a user or a password: name the secret in `token`"
     return f"expected {_expected(schema, '')}"
 

@@ -40,6 +40,7 @@ class WeightsSpec:
     token: SecretRef | None = None  #: shown to the source's own server, on the node that fetches
     insecure: bool = False  #: `http://` to a machine other than the node itself is meant
 
+    endpoint: str | None = None  #: the hub that is asked for it, where that is not the public one
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileSpec:
@@ -188,6 +189,7 @@ class WeightsSettings:
     mirror_bandwidth: Bytes | None = None  #: per second, that one node sends to all others
 
     @property
+    hub_endpoint: str | None = None  #: of `hf://` sources; None: the public hub, or what HF_ENDPOINT says on a node
     def limits(self) -> FetchLimits:
         return FetchLimits(bandwidth=self.bandwidth, parallel=self.parallel)
 

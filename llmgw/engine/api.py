@@ -13,8 +13,7 @@ from llmgw.catalog.rules import Complaint
 from llmgw.catalog.spec import ProfileSpec
 from llmgw.facts import EngineFact, EngineLoad, Exit, FailureKind, Footprint, Level, WeightsFact
 from llmgw.ids import EngineName, ModelName, NodeName, ReplicaId
-
-API_VERSION: Final = 1
+from llmgw.weights.api import API_VERSION as API_VERSION
 
 KEY_VARIABLE: Final = "LLMGW_ENGINE_KEY"
 """The environment variable in which every engine process finds its key."""

@@ -4,10 +4,13 @@ import abc
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
 from llmgw.catalog.spec import WeightsSpec
 from llmgw.weights.manifest import ManifestFile
+
+API_VERSION: Final = 1
+"""Of the plugin API: engines and sources have one together. The policy stands in docs/plugin-api.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,10 +24,13 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What a source holds now. The first of `files` is the one that an engine is given."""
+    """What a source holds now. An engine is given the first of `files`, or the directory `folder` of them ("": that
+    in which all lie)."""
 
     files: tuple[RemoteFile, ...]
-    resolved: str | None = None  #: the source with its moving revision pinned, where it has one
+    resolved: str | None = None
+    """The source as it is called at the revision that it has now; None: it has no revisions. It ends in `@REVISION`."""
+    folder: str | None = None
 
     @property
     def size(self) -> int | None:
@@ -34,10 +40,12 @@ class Description:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """Files that lie where they were asked for, durably; paths relative to the entry, the main one first."""
+    """Files that lie where they were asked for, durably; paths relative to the entry, the main one first. `folder`:
+    as in Description, below `files`."""
 
     files: tuple[ManifestFile, ...]
     licence: str | None = None
+    folder: str | None = None
 
 
 class Work(Protocol):
@@ -74,19 +82,28 @@ class Work(Protocol):
 class WeightSource(abc.ABC):
     """One kind of source. An object of it holds no state between fetches.
 
-    `schemes`: of the sources that it serves. `peak`: disk taken at the peak, per byte of weights.
+    `schemes`: of the sources that it serves, in lower case. `peak`: disk taken at the peak, per byte of weights.
     `resumes`: a fetch goes on from what an earlier one left; else it is given an empty place. `knows_sha256`:
     `describe` tells checksums.
+    `in_place`: what it names is here and is used where it lies; only `describe` is asked. `api_version`: of the plugin
+    API that it is written for.
     """
 
     schemes: ClassVar[frozenset[str]]
     peak: ClassVar[int] = 1
     resumes: ClassVar[bool] = False
     knows_sha256: ClassVar[bool] = False
+    in_place: ClassVar[bool] = False
+    api_version: ClassVar[int] = API_VERSION
 
     @abc.abstractmethod
     def canonical(self, text: str) -> str:
         """The one spelling of a source; its own result comes back unchanged. Raises ValueError with advice. Pure."""
+
+    def is_moving(self, source: str) -> bool:
+        """Whether a canonical source may hold other bytes tomorrow, and `describe` tells what it is called today. Pure.
+        What is resolved moves no more."""
+        return False
 
     @abc.abstractmethod
     async def describe(self, spec: WeightsSpec) -> Description:

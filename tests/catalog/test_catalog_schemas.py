@@ -69,8 +69,12 @@ WRITTEN_AS = {
     (spec.ScalingSpec, "windows"): "schedule",
     (spec.Window, "start"): "from",
     (spec.Window, "end"): "to",
+    (spec.WeightsSpec, "endpoint"): None,  # as `weights.hub_endpoint` of the Cluster document
 }
 """Where a document calls a field otherwise."""
+
+WRITTEN_INTO = {spec.WeightsSpec: {"allow", "ignore"}}
+"""What a document says beside a field, and goes into it: patterns, into the source."""
 
 WORKED_OUT = {
     (spec.ScalingSpec, "min"), (spec.ScalingSpec, "max"), (spec.Window, "min"),
@@ -88,7 +92,8 @@ def test_a_schema_accepts_exactly_the_fields_of_its_value(
     schema: Mapping[str, Any], root: Mapping[str, Any], kind: type
 ) -> None:
     fields = {field.name: field for field in dataclasses.fields(kind)}
-    assert set(accepted(schema)) == {key for name in fields if (key := key_of(kind, name)) is not None}
+    keys = {key for name in fields if (key := key_of(kind, name)) is not None}
+    assert set(accepted(schema)) == keys | WRITTEN_INTO.get(kind, set())
     assert schema["additionalProperties"] is False
     needed = {
         key_of(kind, name)
@@ -208,6 +213,6 @@ def test_every_value_that_a_catalog_may_set_is_read_by_something() -> None:
         spec.ScalingSpec, spec.ScalingSettings, spec.PlacementSpec,
     )  # fmt: skip
     fields = {f"{kind.__name__}.{field.name}" for kind in kinds for field in dataclasses.fields(kind)}
-    # `roles` reads `draft` and `files` for all; windows are read through catalog.windows.
+    # `roles` reads `draft` and `files` for all; windows are read through catalog.windows; the hub goes into each file.
     unused = {name for name in fields if name.partition(".")[2] not in used}
-    assert unused <= {"ProfileSpec.draft", "ProfileSpec.files"}
+    assert unused <= {"ProfileSpec.draft", "ProfileSpec.files", "WeightsSettings.hub_endpoint"}

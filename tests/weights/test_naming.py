@@ -21,6 +21,14 @@ from llmgw.weights.naming import FileSource, PypiSource, canonical, entry_name
         ("//srv/x", "file:///srv/x"),
         ("/models/folder/", "file:///models/folder"),
         ("file:///models/folder//", "file:///models/folder"),
+        ("HF://Org/Repo//a/./b.gguf", "hf://Org/Repo/a/b.gguf"),
+        ("hf://o/r/x@main", "hf://o/r/x"),
+        ("hf://o/r@refs/pr/1", "hf://o/r@refs/pr/1"),
+        (f"hf://o/r/x@{'AB' * 20}", f"hf://o/r/x@{'ab' * 20}"),
+        ("hf://o/r/a@b.gguf@main", "hf://o/r/a@b.gguf@main"),
+        ("hf://o/r?ignore=b&allow=c*&allow=a%40", "hf://o/r?allow=a%40&allow=c*&ignore=b"),
+        ("hf://o/r@v1?allow=a", "hf://o/r?allow=a@v1"),
+        ("oci://host/image@sha256:00", "oci://host/image@sha256:00"),
     ],
 )
 def test_spellings_of_one_source_are_one(text: str, expected: str) -> None:
@@ -33,7 +41,13 @@ def test_spellings_of_one_source_are_one(text: str, expected: str) -> None:
         ("", "or file:///absolute/path for what"),
         ("models/x.gguf", "or file:///absolute/path for what"),
         ("~/x.gguf", "or file:///absolute/path for what"),
-        ("hf://org/repo/file", "not supported yet"),
+        ("hf://org", "names no repository"),
+        ("hf://org/repo/../x", "'\\.\\.'"),
+        ("hf://org/re po/x", "names no repository"),
+        ("hf://org/repo@v1/x.gguf", "stands at the end"),
+        ("hf://org/repo/x@", "no branch, tag or commit"),
+        ("hf://org/repo/x@a..b", "no branch, tag or commit"),
+        ("hf://org/repo?only=x", "allow=PATTERN"),
         ("pypi://dist/x", "==1.2.3"),
         ("pypi://dist>=1/x", "==1.2.3"),
         ("pypi://dist==1.*/x", "==1.2.3"),
@@ -60,7 +74,10 @@ def test_what_is_no_source_is_refused_with_advice(text: str, advice: str) -> Non
 
 
 @given(
-    st.text(max_size=60) | st.builds("/{}".format, st.text(max_size=60)) | st.builds("pypi://d==1/{}".format, st.text())
+    st.text(max_size=60)
+    | st.builds("/{}".format, st.text(max_size=60))
+    | st.builds("pypi://d==1/{}".format, st.text())
+    | st.builds("hf://o/r{}".format, st.text(alphabet="/@?&=.*abcallowignore0%", max_size=30))
 )
 def test_canonical_text_is_a_fixed_point(text: str) -> None:
     try:
@@ -99,3 +116,17 @@ def test_names_of_other_versions_are_no_entries() -> None:
         f"v1-sha256-{digest}x",
     ):
         assert not naming.is_entry(name)
+
+
+def test_revisions_of_one_source_have_their_stem_in_common() -> None:
+    commit = "ab" * 20
+    assert naming.stem(f"hf://o/r/x@{commit}") == naming.stem("hf://o/r/x@v1") == "hf://o/r/x"
+    assert naming.stem("https://host/a@b") == "https://host/a@b"
+    assert naming.repository(f"hf://o/r/x?allow=a@{commit}") == "hf://o/r"
+    assert naming.is_held_as("hf://o/r/x", f"hf://o/r/x@{commit}")
+    assert naming.is_held_as("oci://host/image:latest", f"oci://host/image:latest@sha256:{'0' * 64}")
+    assert not naming.is_held_as("hf://o/r/x", f"hf://o/r/y@{commit}")
+    assert not naming.is_held_as(f"hf://o/r/x@{commit}", f"hf://o/r/x@{'cd' * 20}")
+    assert naming.is_moving("hf://o/r/x")
+    assert naming.is_moving("hf://o/r/x@v1")
+    assert not any(map(naming.is_moving, (f"hf://o/r/x@{commit}", "https://h/x", "pypi://d==1/x", "file:///x")))

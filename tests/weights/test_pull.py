@@ -79,7 +79,7 @@ def test_a_token_comes_from_the_environment(tmp_path: Path, site: Site) -> None:
     "args",
     [
         ["model"],
-        ["hf://a/b"],
+        ["hf://a"],
         ["https://h/x", "--checksum", "12"],
         ["https://u:p@h/x"],
         ["/a", "/b", "--checksum", "0" * 64],
