@@ -39,8 +39,8 @@ class WeightsSpec:
     size: Bytes | None = None
     token: SecretRef | None = None  #: shown to the source's own server, on the node that fetches
     insecure: bool = False  #: `http://` to a machine other than the node itself is meant
-
     endpoint: str | None = None  #: the hub that is asked for it, where that is not the public one
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileSpec:
@@ -187,9 +187,9 @@ class WeightsSettings:
     parallel: int = 2  #: downloads at once on a node
     mirror: bool = True  #: the nodes of a fleet give one another what they hold
     mirror_bandwidth: Bytes | None = None  #: per second, that one node sends to all others
+    hub_endpoint: str | None = None  #: of `hf://` sources; None: the public hub, or what HF_ENDPOINT says on a node
 
     @property
-    hub_endpoint: str | None = None  #: of `hf://` sources; None: the public hub, or what HF_ENDPOINT says on a node
     def limits(self) -> FetchLimits:
         return FetchLimits(bandwidth=self.bandwidth, parallel=self.parallel)
 

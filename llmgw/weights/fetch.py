@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import structlog
 
 from llmgw.catalog.spec import WeightsSpec
@@ -20,9 +21,9 @@ from llmgw.statedir import sync_directory
 from llmgw.units import Bytes, format_bytes
 from llmgw.weights import folder, manifest, partial
 from llmgw.weights.api import Fetched, WeightSource
+from llmgw.weights.gguf import Scalar
 from llmgw.weights.mirror import Mirror
 from llmgw.weights.pacing import Pacing
-from llmgw.weights.gguf import Scalar
 from llmgw.weights.sources import in_thread
 
 log = structlog.get_logger("llmgw.weights")
