@@ -22,8 +22,9 @@ from llmgw.catalog.spec import WeightsSpec
 from llmgw.clock import Clock
 from llmgw.errors import LlmgwError, RetryableError, WeightsRefused
 from llmgw.units import Mono, format_bytes
-from llmgw.weights import peer
+from llmgw.weights import peer, promise
 from llmgw.weights.api import Fetched, WeightSource, Work
+from llmgw.weights.manifest import Manifest
 from llmgw.weights.naming import entry_name
 from llmgw.weights.peer import Asking, Busy, Lied, NotServed, Peer, Progress
 from llmgw.weights.sources import in_thread
@@ -215,14 +216,22 @@ class _Try:
         work.resumable()
         for record in work.directory.glob("resume-*.json"):  # what lies here is not the source's alone any more
             record.unlink(missing_ok=True)
+        promise.write(work.directory, manifest.files)
         log.info("fetch_from_peer", source=self._spec.source, node=one.node, size=manifest.size)
+        try:
+            await self._take_files(asking, manifest)
+        except Lied:  # nothing that it sent is of use to anybody
+            await asyncio.to_thread(_clear, work)
+            raise
+        self._mirror.tell("weights from peer", f"{self._spec.source}, {format_bytes(manifest.size)}, from {one.node}")
+        return Fetched(files=manifest.files, licence=_licence(manifest.licence))
+
+    async def _take_files(self, asking: Asking, manifest: Manifest) -> None:
         before = 0
         for number, file in enumerate(manifest.files):
             progress = Progress(before, manifest.size)
-            await in_thread(partial(asking.take, number, file, work, progress), stopping=asking.stop)
+            await in_thread(partial(asking.take, number, file, self._work, progress), stopping=asking.stop)
             before += file.size
-        self._mirror.tell("weights from peer", f"{self._spec.source}, {format_bytes(manifest.size)}, from {one.node}")
-        return Fetched(files=manifest.files, licence=_licence(manifest.licence))
 
     async def _ask_source(self) -> dict[str, str]:
         """The checksums that the source itself has, where it has any and answers."""

@@ -17,7 +17,7 @@ from llmgw.catalog.spec import WeightsSpec
 from llmgw.errors import WeightsRefused, WeightsUnavailable
 from llmgw.statedir import sync_directory, write_atomic
 from llmgw.units import format_bytes
-from llmgw.weights import naming, partial, split
+from llmgw.weights import naming, partial, promise, split
 from llmgw.weights.api import Description, Fetched, RemoteFile, WeightSource, Work
 from llmgw.weights.http import STALL_TIMEOUT, Asker, Cut, Reply, Who, refusal
 from llmgw.weights.manifest import FILES, ManifestFile
@@ -184,6 +184,7 @@ class _Download:
         self._total: int | None = None
         self._validator: str | None = None
         self._resumed = False
+        self._promised: str | None = None  #: the checksum of the whole, as who began it has it
 
     def run(self, stop: threading.Event) -> ManifestFile:
         """Raises WeightsUnavailable, WeightsRefused, Stopped, OSError."""
@@ -193,7 +194,8 @@ class _Download:
             try:
                 while True:
                     self._persevere(out, stop)
-                    if self._remote.sha256 in (None, out.digest.hexdigest()) or not self._resumed:
+                    expected = self._remote.sha256 or self._promised
+                    if expected in (None, out.digest.hexdigest()) or not self._resumed:
                         break
                     log.warning("resumed_download_does_not_match", source=self._who.source)
                     self._reset(out)
@@ -211,6 +213,12 @@ class _Download:
             known = msgspec.json.decode(self._record.read_bytes(), type=_Resume)
         except (OSError, msgspec.MsgspecError):
             known = None
+        promised = promise.read(self._work.directory).get(f"{FILES}/{self._remote.path}")
+        if promised is not None and 0 < size <= promised.size:  # another node began it
+            self._promised, self._resumed = promised.sha256, True
+            if known is None:
+                self._total = promised.size
+                return Writing(fd, at=size, digest=hash_prefix(self._path, stop=stop))
         if known is None or known.url != self._remote.url:
             out = Writing(fd, at=0, digest=hashlib.sha256())
             self._reset(out)
@@ -254,7 +262,7 @@ class _Download:
 
     def _attempt(self, out: Writing, stop: threading.Event) -> None:
         headers = {}
-        if out.at and (self._validator is not None or self._remote.sha256 is not None):
+        if out.at and (self._validator, self._remote.sha256, self._promised) != (None, None, None):
             headers["Range"] = f"bytes={out.at}-"
             if self._validator is not None:
                 headers["If-Range"] = self._validator
@@ -273,6 +281,8 @@ class _Download:
         """Whether the body of an answer is the file, or the rest of it. Raises Cut to ask anew."""
         if reply.status == 206 and out.at:
             start, total = _range(reply)
+            if self._validator is None and self._promised is not None:  # only the whole will tell
+                self._validator = validator(reply)
             known = self._total in (None, total) and validator(reply) in (None, self._validator)
             if start != out.at or not known:
                 self._changed(out)
@@ -337,7 +347,7 @@ class _Download:
     def _reset(self, out: Writing) -> None:
         out.restart()
         self._record.unlink(missing_ok=True)
-        self._total = self._validator = None
+        self._total = self._validator = self._promised = None
         self._resumed = False
 
     def _checkpoint(self, out: Writing) -> None:

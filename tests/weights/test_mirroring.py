@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import os
+import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -192,6 +193,84 @@ async def test_a_download_goes_on_at_a_peer_from_what_the_source_gave(
         path = await second.fetch(wanted(site))
         assert path.read_bytes() == CONTENT
         assert len(site.gets) == 2
+
+
+async def test_a_peer_that_dies_half_way_is_gone_on_from_at_the_source(
+    tmp_path: Path, site: Site, store: MemoryStore
+) -> None:
+    async with machine(tmp_path, "n1", store) as first, machine(tmp_path, "n2", store) as second:
+        await first.fetch(wanted(site))
+        async with cut_after(first.address, 2 * MIB) as first.address:
+            await first.join()
+            assert (await second.fetch(wanted(site))).read_bytes() == CONTENT
+        assert len(site.gets) == 2
+        start = int(site.gets[1].headers["Range"].removeprefix("bytes=").removesuffix("-"))
+        assert 0 < start <= 2 * MIB
+
+
+async def test_a_peer_that_dies_half_way_is_gone_on_from_at_another(
+    tmp_path: Path, site: Site, store: MemoryStore
+) -> None:
+    async with (
+        machine(tmp_path, "n1", store) as first,
+        machine(tmp_path, "n2", store) as second,
+        machine(tmp_path, "n3", store) as third,
+    ):
+        await first.fetch(wanted(site))
+        await first.report()
+        await second.fetch(wanted(site))
+        await second.report()
+        async with cut_after(first.address, 2 * MIB) as first.address:
+            await first.join()
+            random.seed(0)  # n1 is asked first
+            assert (await third.fetch(wanted(site))).read_bytes() == CONTENT
+            with pytest.raises(OSError, match=r"refused|Connect"):
+                await asyncio.open_connection(*first.address.removeprefix("http://").split(":"))
+        assert len(site.gets) == 1
+        assert "from n2" in third.told[0][1]
+
+
+async def test_the_source_has_changed_since_a_peer_began(tmp_path: Path, site: Site, store: MemoryStore) -> None:
+    async with machine(tmp_path, "n1", store) as first, machine(tmp_path, "n2", store) as second:
+        await first.fetch(wanted(site))
+        changed = site.files["/m.gguf"] = os.urandom(len(CONTENT))
+        async with cut_after(first.address, 2 * MIB) as first.address:
+            await first.join()
+            assert (await second.fetch(wanted(site))).read_bytes() == changed
+
+
+@asynccontextmanager
+async def cut_after(address: str, count: int) -> AsyncIterator[str]:
+    """The address of what passes on what `address` answers, breaks off after so many bytes, and then is gone."""
+    host, _, port = address.removeprefix("http://").partition(":")
+    left = count
+
+    async def pass_on(source: asyncio.StreamReader, target: asyncio.StreamWriter, *, counted: bool) -> None:
+        nonlocal left
+        while data := await source.read(65536):
+            if counted:
+                data, left = data[:left], left - len(data)
+            target.write(data)
+            await target.drain()
+            if left <= 0:
+                server.close()
+                break
+        target.close()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        up, down = await asyncio.open_connection(host, int(port))
+        asked = asyncio.ensure_future(pass_on(reader, down, counted=False))
+        try:
+            await pass_on(up, writer, counted=True)
+        finally:
+            asked.cancel()
+            down.close()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
 
 
 async def test_nodes_of_a_catalog_that_forbids_it_do_not_mirror(tmp_path: Path, site: Site, store: MemoryStore) -> None:
