@@ -94,6 +94,13 @@ class Progress:
 
     done: Bytes
     total: Bytes | None = None
+    rate: float | None = None  #: bytes a second, smoothed; None: not known yet
+    waiting: bool = False  #: for its turn: others are fetched, and no more at once
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that it takes yet, at this rate; None: nobody knows."""
+        return (self.total - self.done) / self.rate if self.total is not None and self.rate else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from llmgw.admin import views
 from llmgw.admin.capacities import CapacityRow
 from llmgw.admin.reading import Seen
 from llmgw.admin.shapes import DeviceRow, NodeRow
-from llmgw.facts import Level, Phase
+from llmgw.facts import Level, Phase, Progress
 from llmgw.plan import ModelState
 
 Collect = Callable[[], Iterable[Metric]]
@@ -41,6 +41,7 @@ def families(seen: Seen, capacities: Iterable[CapacityRow] = ()) -> Iterator[Met
     yield from _catalog(seen)
     yield from _models(seen)
     yield from _replicas(seen)
+    yield from _fetches(seen)
     nodes = views.nodes(seen).nodes
     yield from _nodes(nodes)
     yield from _devices(nodes)
@@ -108,6 +109,25 @@ def _replicas(seen: Seen) -> Iterator[Metric]:
     for labels, size in sorted(resident.items()):
         memory.add_metric(labels, size)
     yield memory
+
+
+def _fetches(seen: Seen) -> Iterator[Metric]:
+    """Replicas of a model on a node share their downloads: the furthest tells."""
+    found: dict[tuple[str, str], Progress] = {}
+    for report in seen.reports.values():
+        for fact in report.replicas:
+            if fact.phase is Phase.FETCHING and (progress := fact.progress) is not None:
+                known = found.get((fact.model, fact.node))
+                if known is None or progress.done > known.done:
+                    found[fact.model, fact.node] = progress
+    rows = [(list(key), progress) for key, progress in sorted(found.items())]
+    labels = ["model", "node"]
+    done = [(key, progress.done) for key, progress in rows]
+    yield _gauges("llmgw_fetch_bytes", "Bytes so far of a model's file that is on its way.", labels, done)
+    sizes = [(key, progress.total) for key, progress in rows if progress.total is not None]
+    yield _gauges("llmgw_fetch_size_bytes", "The size of that file, where it is known.", labels, sizes)
+    rates = [(key, progress.rate or 0.0) for key, progress in rows]
+    yield _gauges("llmgw_fetch_bytes_per_second", "How fast it comes, over the last ten seconds.", labels, rates)
 
 
 def _nodes(rows: Iterable[NodeRow]) -> Iterator[Metric]:

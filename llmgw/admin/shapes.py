@@ -69,10 +69,14 @@ class StoppedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressRow:
-    """A fetch so far. `total` is null when nobody knows it."""
+    """A fetch so far. `total` is null when nobody knows it. `rate`: bytes a second, smoothed; `left`: seconds that it
+    takes yet at this rate; `waiting`: for its turn, while others are fetched."""
 
     done: Size
     total: Size | None
+    rate: float | None = None
+    left: float | None = None
+    waiting: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

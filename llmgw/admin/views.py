@@ -221,4 +221,8 @@ def _placing(assignment: Assignment) -> ReplicaRow:
 
 
 def _progress(progress: Progress | None) -> ProgressRow | None:
-    return None if progress is None else ProgressRow(done=progress.done, total=progress.total)
+    if progress is None:
+        return None
+    return ProgressRow(
+        done=progress.done, total=progress.total, rate=progress.rate, left=progress.left, waiting=progress.waiting
+    )

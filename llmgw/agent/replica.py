@@ -12,6 +12,7 @@ import structlog
 from llmgw.agent import launch, starting
 from llmgw.agent import lifecycle as life
 from llmgw.agent.around import Around
+from llmgw.agent.coming import Coming
 from llmgw.agent.ending import Target
 from llmgw.agent.held import Held
 from llmgw.agent.inventory import Resident
@@ -66,7 +67,7 @@ class Replica:
         self._drain_timeout = assignment.drain_timeout
         self._asked: int | None = None  #: the store revision of the stop; None: not asked through the store
         self._hasty = False
-        self._progress: Progress | None = None
+        self._coming = Coming()
         self._load: EngineLoad | None = None
         self._used = asyncio.Event()
 
@@ -176,7 +177,7 @@ class Replica:
             served=self._served,
             load=self._load if phase in (Phase.READY, Phase.DRAINING) else None,
             failure=self._life.failure,
-            progress=self._progress if phase is Phase.FETCHING else None,
+            progress=self._coming.progress if phase is Phase.FETCHING else None,
             adopted=self._life.adopted,
             kept_serving=self._life.kept_serving,
         )
@@ -269,17 +270,19 @@ class Replica:
         found = cache.locate(wanted)
         if found is None:
             self._tell("fetching", wanted.source)
+            began = self._around.clock.now().mono
             found = await cache.fetch(
                 wanted,
                 reserve=self.assignment.disk_reserve,
                 progress=self._progressed,
                 limits=self.assignment.fetching,
             )
+            self._tell("fetched", self._coming.brought(wanted.source, self._around.clock.now().mono - began))
         return found
 
     def _progressed(self, progress: Progress) -> None:
-        self._progress = progress
-        self._around.changed()
+        if self._coming.hear(progress, self._around.clock.now().mono):
+            self._around.changed()
 
     async def _launch(self) -> life.Event | None:
         try:

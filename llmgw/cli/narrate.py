@@ -25,7 +25,7 @@ _HOPEFUL: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetch:
-    """A download under way. `total` None: nobody knows. `rate`: bytes a second, None until two looks were taken."""
+    """A download under way. `total` None: nobody knows. `rate`: bytes a second, as its node has it."""
 
     model: ModelName
     done: int
@@ -44,25 +44,19 @@ class Narrator:
         self._stopped = False
         self._told: dict[ModelName, tuple[object, ...]] = {}
         self._licensed: set[ModelName] = set()
-        self._fetches: dict[ModelName, tuple[int, float]] = {}
         self._ready_told = False
 
     def lines(self, seen: Seen, now: float) -> list[str]:
         """What is new, for stderr. `now` in seconds since the Unix epoch."""
         return [*self._catalog(seen), *self._switch(seen), *self._models(seen, now)]
 
-    def fetches(self, seen: Seen, now: float) -> list[Fetch]:
-        """Downloads under way, with the rate since they were first seen."""
+    def fetches(self, seen: Seen) -> list[Fetch]:
+        """Downloads under way."""
         found = []
         for name in sorted(seen.models):
             replica = _replica(seen, name)
-            if replica is None or replica.phase is not Phase.FETCHING or replica.progress is None:
-                self._fetches.pop(name, None)
-                continue
-            done = replica.progress.done
-            first, since = self._fetches.setdefault(name, (done, now))
-            rate = (done - first) / (now - since) if now > since and done > first else None
-            found.append(Fetch(model=name, done=done, total=replica.progress.total, rate=rate))
+            if replica is not None and replica.phase is Phase.FETCHING and (one := replica.progress) is not None:
+                found.append(Fetch(model=name, done=one.done, total=one.total, rate=one.rate))
         return found
 
     def ready(self, seen: Seen) -> list[str]:

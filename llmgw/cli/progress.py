@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+from rich.progress import Progress, TaskID
 
 from llmgw.admin.reading import look
+from llmgw.cli.bars import columns
 from llmgw.cli.narrate import Fetch, Narrator
 from llmgw.cli.text import clean, fetched
 from llmgw.clock import Clock, SystemClock
@@ -60,7 +61,7 @@ class Reporter:
     async def _show(self, store: Store, narrator: Narrator) -> None:
         seen, now = await look(store), self._clock.now()
         # A bar that is done goes before the line that says what follows.
-        self._screen.fetching(narrator.fetches(seen, now.wall), now.mono)
+        self._screen.fetching(narrator.fetches(seen), now.mono)
         for line in narrator.lines(seen, now.wall):
             self._screen.say(clean(line))
         for line in narrator.ready(seen):
@@ -112,8 +113,9 @@ class TerminalScreen:
         bars = self._started()
         for fetch in fetches:
             if fetch.model not in self._tasks:
-                self._tasks[fetch.model] = bars.add_task(fetch.model, total=fetch.total)
-            bars.update(self._tasks[fetch.model], completed=fetch.done, total=fetch.total)
+                self._tasks[fetch.model] = bars.add_task(fetch.model, total=fetch.total, told="")
+            told = fetched(fetch.done, fetch.total, fetch.rate)
+            bars.update(self._tasks[fetch.model], completed=fetch.done, total=fetch.total, told=told)
         for gone in self._tasks.keys() - {fetch.model for fetch in fetches}:
             bars.remove_task(self._tasks.pop(gone))
 
@@ -126,10 +128,7 @@ class TerminalScreen:
         """Bars take a thread that redraws them: only while there is something to draw."""
         if self._bars is None:
             self._bars = Progress(
-                TextColumn("{task.description}", markup=False),
-                BarColumn(),
-                DownloadColumn(binary_units=True),
-                TransferSpeedColumn(),
+                *columns(),
                 console=self._console,
                 transient=True,
                 refresh_per_second=4,

@@ -11,10 +11,8 @@ from llmgw.cli.exits import ExitCode
 from llmgw.cli.options import State, state_root
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bars
-
     from llmgw.catalog.spec import WeightsSpec
-    from llmgw.facts import Progress
+    from llmgw.cli.pulling import Shown
     from llmgw.weights.cache import Cache
 
 
@@ -100,10 +98,11 @@ def _of_model(name: str, directory: Path) -> "list[WeightsSpec]":
 
 async def _pull_all(cache: "Cache", specs: "list[WeightsSpec]") -> list[str]:
     """What went wrong, one text a source. One that fails does not end the others."""
+    from llmgw.cli.pulling import Shown
     from llmgw.errors import WeightsError
 
-    with _bars() as bars:
-        pulls = [asyncio.create_task(_pull(cache, spec, bars)) for spec in specs]
+    with Shown.on_stderr() as shown:
+        pulls = [asyncio.create_task(_pull(cache, spec, shown)) for spec in specs]
         results = await asyncio.gather(*pulls, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException) and not isinstance(result, WeightsError):
@@ -114,33 +113,8 @@ async def _pull_all(cache: "Cache", specs: "list[WeightsSpec]") -> list[str]:
     return [str(result) for result in results if isinstance(result, WeightsError)]
 
 
-async def _pull(cache: "Cache", spec: "WeightsSpec", bars: "Bars") -> Path:
+async def _pull(cache: "Cache", spec: "WeightsSpec", shown: "Shown") -> Path:
     from llmgw.catalog.spec import NodeSpec
-    from llmgw.cli.text import clean
 
-    task = bars.add_task(clean(spec.source.partition("?")[0].rpartition("/")[2]), total=spec.size)
-
-    def tell(progress: "Progress") -> None:
-        bars.update(task, completed=progress.done, total=progress.total)
-
-    path = await cache.fetch(spec, reserve=NodeSpec().reserve.disk, progress=tell)
-    bars.remove_task(task)
-    return path
-
-
-def _bars() -> "Bars":
-    """On stderr; nothing where that is no terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(binary_units=True))
-    return Progress(
-        *columns,
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-        redirect_stdout=False,
-    )
+    with shown.one(spec.source) as tell:
+        return await cache.fetch(spec, reserve=NodeSpec().reserve.disk, progress=tell)

@@ -150,4 +150,7 @@ def problem_line(row: ProblemRow) -> str:
 
 
 def _progress(progress: ProgressRow | None) -> str:
-    return "" if progress is None else f"fetching {fetched(progress.done, progress.total, None)}"
+    if progress is None:
+        return ""
+    turn = ", waiting for its turn" if progress.waiting else ""
+    return f"fetching {fetched(progress.done, progress.total, progress.rate)}{turn}"

@@ -35,8 +35,11 @@ def size(value: int | None) -> str:
 
 
 def fetched(done: int, total: int | None, rate: float | None) -> str:
-    """`12.3 MiB of 93.8 MiB (13 %), 4.1 MiB/s`"""
+    """`12.3 MiB of 93.8 MiB (13 %), 4.1 MiB/s, 19s left`"""
     text = format_bytes(done)
     if total:
         text += f" of {format_bytes(total)} ({min(100, 100 * done // total)} %)"
-    return text if rate is None else f"{text}, {format_bytes(round(rate))}/s"
+    if rate is None:
+        return text
+    left = f", {format_seconds(round((total - done) / rate))} left" if total is not None and rate >= 1 else ""
+    return f"{text}, {format_bytes(round(rate))}/s{left if total != done else ''}"

@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -25,11 +26,15 @@ from llmgw.weights.gguf import Scalar
 from llmgw.weights.mirror import Mirror
 from llmgw.weights.pacing import Pacing
 from llmgw.weights.sources import in_thread
+from llmgw.weights.speed import Speed
 
 log = structlog.get_logger("llmgw.weights")
 
 TELL_EVERY: Final = 0.25
 """Seconds between two looks at how far a download is, and at the disk."""
+
+TICK: Final = 1.0
+"""Seconds between two looks at a download that nothing comes of."""
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -65,6 +70,8 @@ class Fetch:
         self._size: int | None = spec.size  # as declared, then as the source has it
         self._written = 0  # in the partial directory, now
         self._progress = Progress(done=Bytes(0), total=spec.size)
+        self._speed = Speed()
+        self.latest: tuple[int, int | None] = (0, spec.size)  #: as its source told, from a thread of it
         self._askers: dict[object, Callable[[Progress], None]] = {}
         self._task: asyncio.Task[Path] | None = None
 
@@ -94,8 +101,21 @@ class Fetch:
                 await asyncio.wait({self._task})
 
     async def _run(self) -> Path:
-        async with self.pacing.turn():
-            return await self._take_turn()
+        async with self.pacing.turn(self._wait):
+            ticking = asyncio.ensure_future(self._tick())
+            try:
+                return await self._take_turn()
+            finally:
+                ticking.cancel()
+
+    def _wait(self) -> None:
+        self._say(replace(self._progress, waiting=True))
+
+    async def _tick(self) -> None:
+        """While nothing comes, that is told too: the rate falls."""
+        while True:
+            await asyncio.sleep(TICK)
+            self.tell()
 
     async def _take_turn(self) -> Path:
         try:
@@ -103,6 +123,8 @@ class Fetch:
         except OSError as error:
             raise WeightsUnavailable(f"cannot write to the weights cache {self._root}: {error.strerror}") from error
         log.info("fetch_started", source=self._spec.source, size=self._size, resumed=self._written > 0)
+        self.latest = (self._written if self._source.peak == 1 else 0, self._size)
+        self.tell()
         put_aside = False
         try:
             return await self._fetch(directory)
@@ -143,7 +165,7 @@ class Fetch:
         await in_thread(lambda _: self._write_manifest(entry, fetched))
         path = publish(directory, self._root / self._entry)
         size = sum(file.size for file in fetched.files)
-        self.tell(size, size)
+        self._say(Progress(done=Bytes(size), total=Bytes(size)))
         log.info("fetch_finished", source=self._spec.source, size=size, licence=fetched.licence)
         return path
 
@@ -161,12 +183,17 @@ class Fetch:
             )
         return done, total if total is not None else self._size
 
-    def tell(self, done: int, total: int | None) -> None:
-        self._progress = Progress(
-            done=Bytes(done if total is None else min(done, total)), total=None if total is None else Bytes(total)
-        )
+    def tell(self) -> None:
+        """What `latest` has."""
+        done, total = self.latest
+        done = done if total is None else min(done, total)
+        rate = self._speed.note(time.monotonic(), done)
+        self._say(Progress(done=Bytes(done), total=None if total is None else Bytes(total), rate=rate))
+
+    def _say(self, progress: Progress) -> None:
+        self._progress = progress
         for tell in tuple(self._askers.values()):
-            tell(self._progress)
+            tell(progress)
 
     def _have(self) -> int:
         return shutil.disk_usage(self._root).free - self._reserve
@@ -236,10 +263,12 @@ class _Desk:
 
     def tell(self, done: int | None, total: int | None) -> None:
         if (now := time.monotonic()) - self._told < TELL_EVERY:
+            if done is not None:  # to be told a moment later
+                self._fetch.latest = (done, total if total is not None else self._fetch.latest[1])
             return
         self._told = now
-        progress = self._fetch.sample(self.directory, done, total)
-        self._loop.call_soon_threadsafe(self._fetch.tell, *progress)
+        self._fetch.latest = self._fetch.sample(self.directory, done, total)
+        self._loop.call_soon_threadsafe(self._fetch.tell)
 
     def portion(self, most: int) -> int:
         return self._fetch.pacing.portion(most)

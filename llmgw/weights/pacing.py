@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -53,11 +53,12 @@ class Pacing:
                 raise Stopped
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """First come, first served."""
+    async def turn(self, waiting: Callable[[], None]) -> AsyncIterator[None]:
+        """First come, first served. `waiting` is called where the turn does not come at once."""
         if self._running >= self._limits.parallel or self._waiting:
             mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(mine)
+            waiting()
             try:
                 await mine
             except asyncio.CancelledError:

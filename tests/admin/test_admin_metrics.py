@@ -8,8 +8,8 @@ import daemon_seeds as seed
 from llmgw.admin.capacities import CapacityRow
 from llmgw.admin.metrics import families
 from llmgw.admin.reading import Seen, look
-from llmgw.facts import Cordon, DeviceFact, Footprint, Level, NodeReport
-from llmgw.ids import ModelName
+from llmgw.facts import Cordon, DeviceFact, Footprint, Level, NodeReport, Progress
+from llmgw.ids import ModelName, ReplicaId
 from llmgw.plan import ModelState
 from llmgw.store import keys
 from llmgw.units import GIB, Bytes
@@ -54,6 +54,15 @@ async def test_models_tell_how_many_replicas_are_wanted_and_ready() -> None:
     assert values(found, "llmgw_model_wanted") == {("qwen",): 3, ("smol",): 1}
     assert values(found, "llmgw_model_ready") == {("qwen",): 2, ("smol",): 0}
     assert values(found, "llmgw_model_on_fallback") == {("qwen",): 1, ("smol",): 0}
+
+
+async def test_downloads_tell_how_far_and_how_fast_they_are() -> None:
+    slow, unknown = seed.fetching("r1", seed.QWEN, 10, 100), seed.fetching("r2", seed.SMOL, 7, None)
+    fast = replace(slow, id=ReplicaId("r3"), progress=Progress(done=Bytes(40), total=Bytes(100), rate=2.5))
+    found = await seen(seed.report(slow, fast, unknown))
+    assert values(found, "llmgw_fetch_bytes") == {("qwen", "gpu-1"): 40, ("smol", "gpu-1"): 7}
+    assert values(found, "llmgw_fetch_size_bytes") == {("qwen", "gpu-1"): 100}
+    assert values(found, "llmgw_fetch_bytes_per_second") == {("qwen", "gpu-1"): 2.5, ("smol", "gpu-1"): 0}
 
 
 async def test_a_model_that_left_the_catalog_has_no_metrics_left() -> None:

@@ -74,6 +74,8 @@ async def test_weights_are_fetched_with_progress_and_reach_the_engine(node: Node
         cache.answer.set_result(None)
         ready = await node.until(Phase.READY)
         assert ready.progress is None
+        (told,) = [event.message for event in node.events.recent() if event.reason == "fetched"]
+        assert told.startswith(f"m: {SPEC.source}, 5 B in ")
         assert (node.home() / "w").read_text() == f"{tmp_path / 'f.gguf'}\n"
         report = await node.report()
         assert report is not None

@@ -1,6 +1,7 @@
 """What `llmgw up` tells, look by look. Each test reads as a story."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import daemon_seeds as seed
@@ -8,7 +9,7 @@ import daemon_seeds as seed
 from llmgw.admin.reading import Seen
 from llmgw.catalog.spec import ScalingSpec
 from llmgw.cli.narrate import Fetch, Narrator
-from llmgw.facts import Phase, ReplicaFact, WeightsFact
+from llmgw.facts import Phase, Progress, ReplicaFact, WeightsFact
 from llmgw.ids import ReplicaId
 from llmgw.plan import ModelState, ModelStatus, Reason, Rejection, Stopped
 from llmgw.store.values import Applied, CatalogStatus
@@ -180,15 +181,17 @@ def test_a_degraded_watcher_is_told() -> None:
     assert "watching the catalog: degraded: polling" in Narrator(URL).lines(look(status=status), NOW)
 
 
-def test_fetches_carry_their_rate_once_two_looks_were_taken() -> None:
+def test_fetches_are_those_of_the_models_that_load_with_the_rate_that_their_node_tells() -> None:
     narrator = Narrator(URL)
 
-    def at(done: int) -> Seen:
-        return look(loading(), replicas=(seed.fetching("r1", seed.SMOL, done, 100),))
+    def at(done: int, rate: float | None) -> Seen:
+        fetching = seed.fetching("r1", seed.SMOL, done, 100)
+        progress = Progress(done=Bytes(done), total=Bytes(100), rate=rate)
+        return look(loading(), replicas=(replace(fetching, progress=progress),))
 
-    assert narrator.fetches(at(10), NOW) == [Fetch(model=seed.SMOL, done=10, total=100, rate=None)]
-    assert narrator.fetches(at(30), NOW + 2) == [Fetch(model=seed.SMOL, done=30, total=100, rate=10.0)]
-    assert narrator.fetches(look(is_ready(), replicas=(seed.ready("r1", seed.SMOL),)), NOW + 3) == []
+    assert narrator.fetches(at(10, None)) == [Fetch(model=seed.SMOL, done=10, total=100, rate=None)]
+    assert narrator.fetches(at(30, 10.0)) == [Fetch(model=seed.SMOL, done=30, total=100, rate=10.0)]
+    assert narrator.fetches(look(is_ready(), replicas=(seed.ready("r1", seed.SMOL),))) == []
 
 
 def test_a_local_file_has_no_licence_line_and_an_unstated_one_says_so() -> None:

@@ -100,8 +100,8 @@ def test_without_a_terminal_progress_is_a_line_every_two_seconds(capsys: pytest.
     for second in range(6):
         screen.fetching([Fetch(model=seed.SMOL, done=second * 10, total=100, rate=10.0)], float(second))
     assert capsys.readouterr().err.splitlines() == [
-        "smol: fetched 20 B of 100 B (20 %), 10 B/s",
-        "smol: fetched 40 B of 100 B (40 %), 10 B/s",
+        "smol: fetched 20 B of 100 B (20 %), 10 B/s, 8.0s left",
+        "smol: fetched 40 B of 100 B (40 %), 10 B/s, 6.0s left",
     ]
 
 
@@ -114,4 +114,5 @@ def test_on_a_terminal_there_is_a_bar_while_something_is_fetched() -> None:
     screen.fetching([], 2.0)
     screen.close()
     assert "smol" in written.getvalue()
+    assert "50 B of 100 B (50 %), 10 B/s, 5.0s left" in written.getvalue()
     assert "qwen: ready [in bold]" in written.getvalue()
