@@ -105,46 +105,51 @@ def _key(ref: SecretRef, home: Path) -> Path:
     return path
 
 
-_ADVICE: Final = (
-    (
-        "Host key verification failed",
-        "its host key is not known here: compare it, and add it with `ssh-keyscan HOST >> FILE` and "
-        "--ssh-known-hosts FILE",
-    ),
-    (
-        "UNPROTECTED PRIVATE KEY",
-        "ssh refuses a key that others can read: `chmod 600` it",
-    ),
-    (
-        "Permission denied (",
-        "it refuses the ssh key: name one that may read it with --ssh-key-file or --ssh-key-env",
-    ),
-    (
-        "Authentication failed|could not read Username|could not read Password|HTTP Basic: Access denied|"
-        "error: 401|error: 403",
-        "it refuses the credentials, or wants some: name a token that may read it with --git-token-file or "
-        "--git-token-env",
-    ),
-    (
-        "Repository not found|repository '.*' not found|does not appear to be a git repository|does not exist|"
-        "error: 404",
-        "there is no such repository, or it is hidden from these credentials",
-    ),
-    ("Could not resolve host", "its name is not known (DNS)"),
-    ("Connection refused|Failed to connect|Couldn't connect to server", "nobody answers there"),
-    ("timed out|Operation too slow", "it does not answer"),
-    ("SSL certificate|server certificate verification failed", "its certificate is not trusted here"),
-    ("dubious ownership", "it belongs to another user: `git config --global --add safe.directory DIRECTORY`"),
-    ("No space left on device", "the disk is full"),
+_ADVICE: Final = tuple(
+    (re.compile(pattern), advice)
+    for pattern, advice in (
+        (
+            "Host key verification failed",
+            "its host key is not known here: compare it, and add it with `ssh-keyscan HOST >> FILE` and "
+            "--ssh-known-hosts FILE",
+        ),
+        (
+            "UNPROTECTED PRIVATE KEY",
+            "ssh refuses a key that others can read: `chmod 600` it",
+        ),
+        (
+            r"Permission denied \(",
+            "it refuses the ssh key: name one that may read it with --ssh-key-file or --ssh-key-env",
+        ),
+        (
+            "Authentication failed|could not read Username|could not read Password|HTTP Basic: Access denied|"
+            "error: 401|error: 403",
+            "it refuses the credentials, or wants some: name a token that may read it with --git-token-file or "
+            "--git-token-env",
+        ),
+        (
+            "Repository not found|repository '.*' not found|does not appear to be a git repository|does not exist|"
+            "error: 404",
+            "there is no such repository, or it is hidden from these credentials",
+        ),
+        ("Could not resolve host", "its name is not known (DNS)"),
+        ("Connection refused|Failed to connect|Couldn't connect to server", "nobody answers there"),
+        ("timed out|Operation too slow", "it does not answer"),
+        ("SSL certificate|server certificate verification failed", "its certificate is not trusted here"),
+        ("dubious ownership", "it belongs to another user: `git config --global --add safe.directory DIRECTORY`"),
+        ("No space left on device", "the disk is full"),
+    )
 )
 
 
-def explained(origin: Origin, stderr: bytes) -> str:
-    """Why git could not, as one line with advice; without secrets."""
-    said = hidden(stderr.decode("utf-8", "replace"))
-    for pattern, advice in _ADVICE:
-        if re.search(pattern, said):
-            return advice
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+def advice(stderr: bytes) -> str | None:
+    """What git's words come to where they are the other side's, or the credentials'."""
+    said = stderr.decode("utf-8", "replace")
+    return next((advice for pattern, advice in _ADVICE if pattern.search(said)), None)
+
+
+def explained(stderr: bytes) -> str:
+    """Why git could not, as one line, with advice where there is any; without secrets."""
+    lines = [line.strip() for line in hidden(stderr.decode("utf-8", "replace")).splitlines() if line.strip()]
     fatal = [line for line in lines if line.startswith(("fatal:", "error:", "ssh:"))]
-    return ((fatal or lines or ["git gave no reason"])[0])[:300]
+    return advice(stderr) or ((fatal or lines or ["git gave no reason"])[0])[:300]

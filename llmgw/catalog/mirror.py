@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 
 from llmgw.catalog import git, gitrun
-from llmgw.catalog.access import explained, network_environment
+from llmgw.catalog.access import advice, explained, network_environment
 from llmgw.catalog.origin import Origin, Ref, RefKind
 from llmgw.errors import CatalogUnreadable
 from llmgw.ids import short_hash
@@ -39,6 +39,13 @@ _BROKEN: Final = (
 is one more fetch."""
 
 
+_QUIETLY: Final = ("--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules")
+
+
+class _Broken(Exception):
+    """Our copy cannot be worked with; another one can be made."""
+
+
 class NothingThere(CatalogUnreadable):
     """The repository answers, but has not what is followed: a branch that was deleted, say."""
 
@@ -52,7 +59,7 @@ class _Answer:
     @property
     def broken(self) -> bool:
         said = self.err.decode("utf-8", "replace")
-        if self.code == 0 or "No space left" in said:
+        if self.code == 0 or advice(self.err) is not None:
             return False
         return any(sign in line for line in said.splitlines() if not line.startswith("remote:") for sign in _BROKEN)
 
@@ -70,47 +77,40 @@ class Mirror:
     async def refresh(self) -> None:
         """Fetch what is there now into HEAD; little where that has not changed. Raises CatalogUnreadable."""
         async with self._alone():
-            await asyncio.to_thread(self._prepare)
             try:
-                broken = await self._fetch(self._origin.ref)
-                if broken is not None:
-                    log.warning("catalog_copy_made_anew", why=broken)
+                await asyncio.to_thread(self._prepare)
+                try:
+                    await self._fetch(self._origin.ref)
+                except _Broken as broken:
+                    log.warning("catalog_copy_made_anew", why=str(broken))
                     await asyncio.to_thread(shutil.rmtree, self.path, True)
                     await asyncio.to_thread(self._prepare)
-                    broken = await self._fetch(self._origin.ref)
+                    await self._fetch(self._origin.ref)
             except FileNotFoundError as error:
                 raise CatalogUnreadable("following a git address takes git, which is not installed") from error
-            if broken is not None:
-                raise CatalogUnreadable(f"the copy in {self.path} cannot be used: {broken}")
+            except _Broken as broken:
+                raise CatalogUnreadable(f"the copy in {self.path} cannot be used: {broken}") from broken
 
-    async def bring(self, commit: str) -> None:
-        """Fetch one commit besides, by its whole id. Raises CatalogUnreadable."""
-        async with self._alone():
-            if not await self._has(commit):
-                await self._pinned(commit)
-
-    async def _fetch(self, ref: Ref) -> str | None:
-        """Why the copy is of no use, or None where all is well. Raises CatalogUnreadable for the other side's part."""
+    async def _fetch(self, ref: Ref) -> None:
+        """Raises _Broken for our copy's part, CatalogUnreadable for the other side's."""
         if ref.kind is RefKind.COMMIT:
-            if not await self._has(ref.name) and (broken := await self._pinned(ref.name)):
-                return broken
-            done = await self._local("update-ref", HEAD, ref.name)
+            if not await self._has(ref.name):
+                await self._pinned(ref.name)
+            await self._local("update-ref", HEAD, ref.name)
         else:
             name, there = await self._ask(ref)
             here = await self._local("rev-parse", "--verify", "--quiet", HEAD)
             if here.code == 0 and here.out.decode().strip() == there and await self._has(HEAD):
-                return None
-            done = await self._network("fetch", *self._how(), self._origin.where, f"+{name}:{HEAD}")
-        if done.code == 0 and await self._has(HEAD):
-            return None
-        return gitrun.last_line(done.err) if done.broken or done.code == 0 else self._refuse(done.err)
+                return
+            self._insist(await self._network("fetch", *self._how(), self._origin.where, f"+{name}:{HEAD}"))
+        if not await self._has(HEAD):
+            raise _Broken(f"it has no {HEAD} after a fetch")
 
     async def _ask(self, ref: Ref) -> tuple[str, str]:
         """The name over there of what is followed, and the object it leads to."""
         names = _candidates(ref)
         answer = await self._network("ls-remote", "--quiet", self._origin.where, *names, timeout=ASK_TIMEOUT)
-        if answer.code != 0:
-            self._refuse(answer.err)
+        self._insist(answer)
         found = dict(_listed(answer.out.decode("utf-8", "replace").splitlines()))
         for name in names:
             if name in found:
@@ -121,25 +121,18 @@ class Mirror:
             )
         raise NothingThere(f"{self._origin.where} has no {ref}")
 
-    async def _pinned(self, commit: str) -> str | None:
+    async def _pinned(self, commit: str) -> None:
         """Where a server gives no commit by its id, all branches and tags are fetched: it is in one of them."""
         done = await self._network("fetch", *self._how(), self._origin.where, f"+{commit}:refs/llmgw/pinned")
         if done.code == 0:
-            return None
-        if done.broken:
-            return gitrun.last_line(done.err)
+            return
         every = ("+refs/heads/*:refs/llmgw/heads/*", "+refs/tags/*:refs/llmgw/tags/*")
-        all_of_it = await self._network(
-            "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", self._origin.where, *every
-        )
-        if all_of_it.code != 0:
-            self._refuse(all_of_it.err)
+        self._insist(await self._network("fetch", *_QUIETLY, self._origin.where, *every))
         if not await self._has(commit):
             raise NothingThere(f"{self._origin.where} has no commit {commit[:12]} in any branch or tag")
-        return None
 
     def _how(self) -> Iterable[str]:
-        yield from ("--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules")
+        yield from _QUIETLY
         if self._origin.depth:
             yield f"--depth={self._origin.depth}"
 
@@ -147,8 +140,9 @@ class Mirror:
         """Whether the commit is here, with its tree."""
         return (await self._local("cat-file", "-e", f"{revision}^{{tree}}")).code == 0
 
-    def _refuse(self, stderr: bytes) -> str:
-        raise CatalogUnreadable(f"{self._origin.where}: {explained(self._origin, stderr)}")
+    def _insist(self, answer: _Answer) -> None:
+        if answer.code != 0:
+            raise CatalogUnreadable(f"{self._origin.where}: {explained(answer.err)}")
 
     # running git
 
@@ -159,7 +153,10 @@ class Mirror:
         env = network_environment(self._origin, self._home)
         # `command`'s own settings would come after, and forbid every protocol.
         words = ["git", "-C", str(self.path), "--no-pager", *arguments]
-        return await self._git(words, env, timeout)
+        answer = await self._git(words, env, timeout)
+        if answer.broken:
+            raise _Broken(gitrun.last_line(answer.err))
+        return answer
 
     async def _git(self, words: list[str], env: dict[str, str], timeout: float) -> _Answer:
         """Ends git with all that it started when it takes too long, or when we are cancelled."""

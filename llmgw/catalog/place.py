@@ -8,6 +8,7 @@ import contextlib
 import random
 import time
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
@@ -103,7 +104,7 @@ class Committed:
             if (found := self._stamp()) != stamp or asked != told.asked or now - read_at >= REREAD:
                 seen, stamp, read_at = await _observe(self), found, now
             if told.is_news(seen, asked):
-                yield Observation(source=seen.source, error=seen.error, watcher=seen.watcher, asked=asked)
+                yield replace(seen, asked=asked)
             await self.asks.wait(LOOK)
 
     def _stamp(self) -> tuple[object, ...]:
@@ -144,8 +145,9 @@ class Elsewhere:
                 seen = await looking
             finally:
                 looking.cancel()
+                await asyncio.wait({looking})  # with the git that it runs
             if told.is_news(seen, asked):
-                yield Observation(source=seen.source, error=seen.error, watcher=seen.watcher, asked=asked)
+                yield replace(seen, asked=asked)
             await self.asks.wait(self._pause())
 
     async def _look(self) -> Observation:
@@ -177,10 +179,9 @@ class _Told:
 
     def is_news(self, seen: Observation, asked: int) -> bool:
         """Whether it is to be told; it counts as told then."""
-        key = (seen.source, None if seen.error is None else str(seen.error), seen.watcher)
-        if key == self.key and asked == self.asked:
+        if seen.told == self.key and asked == self.asked:
             return False
-        self.key, self.asked = key, asked
+        self.key, self.asked = seen.told, asked
         return True
 
 

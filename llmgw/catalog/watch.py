@@ -42,6 +42,11 @@ class Observation:
     watcher: str = "ok"
     asked: int = 0
 
+    @property
+    def told(self) -> tuple[object, ...]:
+        """What there is to tell: equal for two that tell the same."""
+        return (self.source, None if self.error is None else str(self.error), self.watcher)
+
 
 async def follow(
     path: Path, *, poll: float = 2.0, events: Events = awatch, asks: Asks | None = None
@@ -64,16 +69,12 @@ async def follow(
                 hints.arm(reader.places())
             reader.asked = asked
             seen = reader.observation(hints.why)
-            if (key := _key(seen)) != told:
+            if (key := (*seen.told, asked)) != told:
                 told = key
                 yield seen
             await hints.wait(reader.pause(poll))
     finally:
         await tasks.close()
-
-
-def _key(seen: Observation) -> tuple[object, ...]:
-    return (seen.source, None if seen.error is None else str(seen.error), seen.watcher, seen.asked)
 
 
 class _Reader:
