@@ -54,6 +54,10 @@ class CatalogUnreadable(RetryableError):
     """The source could not be read now (missing, busy, no permission): nothing is known of the catalog."""
 
 
+class NoSuchRevision(TerminalError):
+    """A revision that nobody here knows; the text says how to find those that are known."""
+
+
 class WeightsError(LlmgwError):
     """Weights could not be had. Subclasses say whether trying again can help."""
 

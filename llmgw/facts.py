@@ -315,6 +315,14 @@ class Cordon:
     drain: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspension:
+    """The operator's word on a model, or on the whole catalog: it stays as it is."""
+
+    at: Wall
+    by: str
+
+
 class Action(StrEnum):
     """What recovery does about a failure, from mild to severe."""
 

@@ -10,12 +10,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from llmgw.admin.shapes import NOT_THERE, ErrorBody, ErrorOutput
-from llmgw.errors import LlmgwError, TerminalError
+from llmgw.admin.shapes import NOT_NOW, NOT_THERE, ErrorBody, ErrorOutput
+from llmgw.errors import LlmgwError, NoSuchRevision, TerminalError
 
 
 class NotThere(TerminalError):
     """What was asked for does not exist: 404."""
+
+
+class NotNow(TerminalError):
+    """It cannot be done as things are: 409."""
 
 
 def answer(shape: Any, status: int = 200, *, headers: Mapping[str, str] | None = None) -> Response:
@@ -32,6 +36,8 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _bad_parameter)
     app.add_exception_handler(NotThere, _not_there)
+    app.add_exception_handler(NoSuchRevision, _not_there)
+    app.add_exception_handler(NotNow, _not_now)
     app.add_exception_handler(LlmgwError, _our_error)
     app.add_exception_handler(Exception, _bug)
 
@@ -51,6 +57,10 @@ async def _bad_parameter(request: Request, error: Exception) -> Response:
 
 async def _not_there(request: Request, error: Exception) -> Response:
     return failure(404, NOT_THERE, str(error))
+
+
+async def _not_now(request: Request, error: Exception) -> Response:
+    return failure(409, NOT_NOW, str(error))
 
 
 async def _our_error(request: Request, error: Exception) -> Response:

@@ -62,6 +62,9 @@ def _catalog(seen: Seen) -> Iterator[Metric]:
     yield InfoMetricFamily("llmgw_catalog", "The newest revision seen and the one in force.", revisions)
     yield _gauge("llmgw_catalog_problems", "Problems of the newest revision.", len(row.problems))
     yield _gauge("llmgw_catalog_unreadable", "1 while the catalog's source cannot be read.", row.error is not None)
+    yield _gauge("llmgw_catalog_held", "1 while a valid revision is held.", row.held is not None)
+    told = "1 between `llmgw suspend` or `rollback` and `llmgw resume`."
+    yield _gauge("llmgw_catalog_suspended", told, row.suspended is not None or row.pinned is not None)
     if row.applied_at is not None:
         yield _gauge("llmgw_catalog_applied_timestamp_seconds", "When the catalog came into force.", row.applied_at)
     conditions = GaugeMetricFamily("llmgw_condition", "1 while the condition holds.", labels=["type"])

@@ -1,25 +1,26 @@
 """One look at the store: everything that a view is made from."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from llmgw.catalog.spec import ModelSpec, spec_digest
-from llmgw.facts import Ask, Concurrency, Cordon, NodeReport, RecoveryRecord, ScalingState, Usage
+from llmgw.facts import Ask, Concurrency, Cordon, NodeReport, RecoveryRecord, ScalingState, Suspension, Usage
 from llmgw.ids import ModelName, NodeName, ReplicaId, SpecDigest
 from llmgw.plan import Assignment, ModelStatus, Stopped
 from llmgw.store import keys
 from llmgw.store.api import Entry, Store
 from llmgw.store.codec import decode
 from llmgw.store.election import Leader
-from llmgw.store.values import Applied, CatalogStatus, HistoryEntry, Member
+from llmgw.store.values import Applied, CatalogStatus, HistoryEntry, Member, Pinned
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """Store values, decoded. `models`: of the catalog in force. `assignments`: of every node."""
+    """Store values, decoded. `models`: of the catalog in force, `suspend` also where the operator said so.
+    `assignments`: of every node."""
 
     applied: Applied | None = None
     status: CatalogStatus | None = None
@@ -29,6 +30,9 @@ class Seen:
     reports: Mapping[NodeName, NodeReport] = field(default_factory=dict)
     assignments: Mapping[ReplicaId, Assignment] = field(default_factory=dict)
     cordons: Mapping[NodeName, Cordon] = field(default_factory=dict)
+    suspensions: Mapping[ModelName, Suspension] = field(default_factory=dict)  #: of models, by the operator
+    suspended: Suspension | None = None  #: the catalog
+    pinned: Pinned | None = None
     members: tuple[Member, ...] = ()
     leader: Leader | None = None
 
@@ -38,7 +42,9 @@ async def look(store: Store) -> Seen:
     applied = await _get(store, keys.APPLIED, Applied)
     models = (await store.list(f"{keys.MODELS}{applied.digest}/")).entries if applied else ()
     nodes = (await store.list(keys.NODES)).entries
-    specs = [_read(entry, ModelSpec) for entry in models]
+    held = (await store.list(keys.SUSPENSIONS)).entries
+    suspensions = {ModelName(keys.last(entry.key)): _read(entry, Suspension) for entry in held}
+    specs = [_as_suspended(_read(entry, ModelSpec), suspensions) for entry in models]
     explained = [_read(entry, ModelStatus) for entry in (await store.list(keys.EXPLAIN)).entries]
     reports = [_read(entry, NodeReport) for entry in nodes if entry.key.endswith("/report")]
     assignments = [_read(entry, Assignment) for entry in nodes if "/assignments/" in entry.key]
@@ -53,9 +59,16 @@ async def look(store: Store) -> Seen:
         reports={report.node: report for report in reports},
         assignments={assignment.replica: assignment for assignment in assignments},
         cordons={NodeName(keys.last(entry.key)): _read(entry, Cordon) for entry in cordons},
+        suspensions=suspensions,
+        suspended=await _get(store, keys.SUSPENDED, Suspension),
+        pinned=await _get(store, keys.PINNED, Pinned),
         members=tuple(_read(entry, Member) for entry in members),
         leader=await _get(store, keys.LEADER, Leader),
     )
+
+
+def _as_suspended(spec: ModelSpec, suspensions: Collection[ModelName]) -> ModelSpec:
+    return replace(spec, suspend=True) if spec.name in suspensions else spec
 
 
 async def history(store: Store) -> tuple[HistoryEntry, ...]:

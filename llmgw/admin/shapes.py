@@ -18,6 +18,9 @@ VERSION: Final = 1
 NOT_THERE: Final = "not_there"
 """`error.code` where the path is right, and what it was asked for does not exist: a model, say."""
 
+NOT_NOW: Final = "not_now"
+"""`error.code` where what was asked for cannot be done as things are; the message says what to do first."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemRow:
@@ -32,18 +35,46 @@ class ProblemRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConditionRow:
-    """`Ready`, `Reconciling` or `Stalled`."""
+    """`Ready`, `Reconciling` or `Stalled`. `observed`: the newest revision that it takes into account."""
 
     type: str
     status: bool
     reason: str
     message: str
     since: Time
+    observed: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldRow:
+    """Why a valid revision is not put in force: one word, and what to do. `models`: those that it would remove."""
+
+    reason: str
+    message: str
+    models: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuspendedRow:
+    """The operator's word: it stays as it is."""
+
+    at: Time
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedRow:
+    """The operator went back to that revision: it stays in force until `llmgw resume`."""
+
+    revision: str
+    at: Time
+    by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogRow:
-    """`attempted` differs from `applied` while the newest revision is not served: `problems` or `error` says why.
+    """`attempted` differs from `applied` while the newest revision is not served: `problems`, `error` or `held` says
+    why.
 
     `passed_at`: when what is wanted was last compared with what runs, to some seconds.
     """
@@ -57,6 +88,9 @@ class CatalogRow:
     problems: tuple[ProblemRow, ...]
     conditions: tuple[ConditionRow, ...]
     passed_at: Time | None = None
+    held: HoldRow | None = None
+    suspended: SuspendedRow | None = None
+    pinned: PinnedRow | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +138,8 @@ class ModelRow:
     footprint_source: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     level: str = "full"
+    suspended: bool = False  #: by the catalog or by the operator
+    suspension: SuspendedRow | None = None  #: the operator's word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,19 +11,23 @@ from llmgw.admin.shapes import (
     ConditionRow,
     EventRow,
     EventsOutput,
+    HoldRow,
     ModelRow,
     ModelsOutput,
     NodesOutput,
+    PinnedRow,
     ProblemRow,
     ProgressRow,
     ReplicaRow,
     ReplicasOutput,
     StatusOutput,
     StoppedRow,
+    SuspendedRow,
 )
+from llmgw.catalog.live import Held
 from llmgw.catalog.spec import ModelSpec
 from llmgw.errors import Problem
-from llmgw.facts import Event, Footprint, Phase, Progress, ReplicaFact
+from llmgw.facts import Event, Footprint, Phase, Progress, ReplicaFact, Suspension
 from llmgw.ids import NodeName, ReplicaId
 from llmgw.plan import Assignment, ModelState, ModelStatus, Stopped, Want
 from llmgw.store.values import CatalogStatus
@@ -98,6 +102,8 @@ def not_ready(seen: Seen) -> str | None:
         return "no catalog is in force: its source cannot be read; `llmgw status` says why"
     if seen.status.problems:
         return f"no catalog is in force: {count(len(seen.status.problems), 'problem')}; `llmgw status` lists them"
+    if seen.status.held is not None:
+        return f"no catalog is in force: {seen.status.held.message}"
     return "no catalog is in force yet"
 
 
@@ -113,11 +119,26 @@ def catalog(seen: Seen) -> CatalogRow:
         watcher=known.watcher if seen.status else None,
         problems=problem_rows(known.problems),
         conditions=tuple(
-            ConditionRow(type=c.type, status=c.status, reason=c.reason, message=c.message, since=c.since)
+            ConditionRow(
+                type=c.type, status=c.status, reason=c.reason, message=c.message, since=c.since, observed=c.observed
+            )
             for c in known.conditions
         ),
         passed_at=known.passed_at,
+        held=_hold(known.held),
+        suspended=_suspension(seen.suspended),
+        pinned=None
+        if seen.pinned is None
+        else PinnedRow(revision=seen.pinned.revision, at=seen.pinned.at, by=seen.pinned.by),
     )
+
+
+def _hold(held: Held | None) -> HoldRow | None:
+    return None if held is None else HoldRow(reason=held.reason, message=held.message, models=held.models)
+
+
+def _suspension(word: Suspension | None) -> SuspendedRow | None:
+    return None if word is None else SuspendedRow(at=word.at, by=word.by)
 
 
 def model_row(seen: Seen, spec: ModelSpec) -> ModelRow:
@@ -148,6 +169,8 @@ def model_row(seen: Seen, spec: ModelSpec) -> ModelRow:
         footprint=footprint.host if footprint else None,
         footprint_source=footprint.source if footprint else None,
         level=told.level,
+        suspended=spec.suspend,
+        suspension=_suspension(seen.suspensions.get(spec.name)),
     )
 
 

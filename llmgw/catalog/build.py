@@ -20,6 +20,7 @@ from llmgw.catalog.spec import (
     ScalingSettings,
     ScalingSpec,
     SecretRef,
+    Sync,
     WeightsSettings,
     WeightsSpec,
     Window,
@@ -33,7 +34,7 @@ def build_model(value: Mapping[str, Any], canonical: Canonical) -> ModelSpec:
     """Sources go through `canonical`. The document has its kind's shape; anything else is a bug here."""
     given = _given(
         value, name=str, description=str, aliases=tuple, labels=dict, priority=int, pinned=bool, suspend=bool,
-        fallback=str, scaling=_scaling, placement=_placement, groups=tuple,
+        protect=bool, fallback=str, scaling=_scaling, placement=_placement, groups=tuple,
     )  # fmt: skip
     return ModelSpec(**given, profiles=tuple(build_profile(profile, canonical) for profile in value["profiles"]))
 
@@ -43,6 +44,8 @@ def build_cluster(value: Mapping[str, Any]) -> ClusterSpec:
         **_given(
             value,
             name=str,
+            sync=Sync,
+            protect=bool,
             time_zone=str,
             gateway=_gateway,
             defaults=_defaults,

@@ -43,7 +43,7 @@ class Effect(StrEnum):
     LEVEL = "level"  #: those engines are replaced that run shrunk to that level
     PLACEMENT = "placement"  #: how many run, and where, is decided again
     ROUTING = "routing"  #: only requests are treated otherwise
-    LATER = "later"  #: nothing now: it counts at the next start, failure or collection
+    LATER = "later"  #: nothing now: it counts at the next start, failure, collection or revision
     NOTHING = "nothing"  #: it is for people
 
 
@@ -52,6 +52,7 @@ OF_MODEL: Final[Mapping[str, Effect]] = {
     "aliases": Effect.ROUTING, "fallback": Effect.ROUTING,
     "priority": Effect.PLACEMENT, "pinned": Effect.PLACEMENT, "suspend": Effect.PLACEMENT,
     "scaling": Effect.PLACEMENT, "placement": Effect.PLACEMENT, "groups": Effect.PLACEMENT,
+    "protect": Effect.LATER,
 }  # fmt: skip
 
 OF_PROFILE: Final[Mapping[str, Effect]] = {
@@ -64,6 +65,7 @@ OF_PROFILE: Final[Mapping[str, Effect]] = {
 OF_CLUSTER: Final[Mapping[str, Effect]] = {
     "name": Effect.NOTHING, "gateway": Effect.ROUTING, "recovery": Effect.LATER, "weights": Effect.LATER,
     "time_zone": Effect.PLACEMENT, "scaling": Effect.PLACEMENT, "nodes": Effect.PLACEMENT, "defaults": Effect.LATER,
+    "sync": Effect.LATER, "protect": Effect.LATER,
 }  # fmt: skip
 
 _WRITTEN_AS: Final = {"draft_model": ("draft", "model"), "windows": ("schedule",)}

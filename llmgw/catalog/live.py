@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -17,9 +18,34 @@ FORMAT: Final = 1
 """Of the last good catalog's file. One of another format is not read: the catalog itself is, as always."""
 
 
+class HoldReason(StrEnum):
+    """Why a valid revision is not put in force. One CamelCase word, as conditions have them."""
+
+    REMOVAL = "RemovalHeld"  #: it removes all models, or most of them
+    PROTECTED = "RemovalProtected"  #: it removes what is protected
+    UNSIGNED = "Unsigned"  #: nobody who is allowed to has signed it
+    SUSPENDED = "CatalogSuspended"
+    ROLLED_BACK = "RolledBack"
+    MANUAL = "AwaitsApply"
+
+    @property
+    def is_expected(self) -> bool:
+        """The operator said so: nothing is wrong."""
+        return self in (HoldReason.SUSPENDED, HoldReason.ROLLED_BACK, HoldReason.MANUAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A valid revision that waits. `models`: those that it would remove; `message` says what to do."""
+
+    reason: HoldReason
+    message: str
+    models: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogState:
-    """`attempted` != `applied`: the newest revision is not served, and `problems` or `error` says why."""
+    """`attempted` != `applied`: the newest revision is not served, and `problems`, `error` or `held` says why."""
 
     source: str  #: the path, as the operator gave it
     attempted: Revision | None = None
@@ -28,6 +54,7 @@ class CatalogState:
     problems: tuple[Problem, ...] = ()
     error: str | None = None  #: the source cannot be read now
     watcher: str = "ok"  #: or "degraded: why" when only polling finds changes
+    held: Held | None = None
 
 
 class LiveCatalog:
@@ -61,6 +88,7 @@ class LiveCatalog:
             applied_at=self._state.applied_at if same else now.wall,
             problems=(),
             error=None,
+            held=None,
         )
         if not same:
             self._current = catalog
@@ -80,7 +108,12 @@ class LiveCatalog:
             attempted=self._state.attempted if revision is None else revision,
             problems=tuple(problems),
             error=error,
+            held=None,
         )
+
+    def hold(self, revision: Revision, held: Held) -> None:
+        """Note that `revision` is valid, and why it is not in force."""
+        self._state = replace(self._state, attempted=revision, problems=(), error=None, held=held)
 
     def state(self) -> CatalogState:
         return self._state

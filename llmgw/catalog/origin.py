@@ -72,6 +72,7 @@ class Origin:
     poll: float = POLL
     depth: int = DEPTH
     access: Access = Access()
+    signers: str | None = None  #: a file of those who may sign commits; None: they need not be signed
 
     @property
     def name(self) -> str:

@@ -5,6 +5,7 @@ Whatever a document may say is a field here, and nothing more: a key that is acc
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
@@ -126,6 +127,7 @@ class ModelSpec:
     priority: int = 0
     pinned: bool = False
     suspend: bool = False  #: left as it is: never launched, evicted, restarted or stopped
+    protect: bool = False  #: a revision without it is held until it is approved
     fallback: ModelName | None = None  #: serves in its place when recovery gives up
     scaling: ScalingSpec = ScalingSpec()
     placement: PlacementSpec = PlacementSpec()
@@ -219,9 +221,18 @@ class NodeSpec:
     reserve: ReserveSpec = ReserveSpec()
 
 
+class Sync(StrEnum):
+    """How a revision comes into force."""
+
+    AUTO = "auto"
+    MANUAL = "manual"  #: once the operator applies it
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
     name: str = "default"
+    sync: Sync = Sync.AUTO
+    protect: bool = False  #: a revision without one of the models, or without this document, is held
     time_zone: str = "UTC"  #: of schedule windows: an IANA name
     gateway: GatewaySettings = GatewaySettings()
     defaults: Defaults = Defaults()

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
-from llmgw.admin.shapes import NOT_THERE, ErrorOutput
+from llmgw.admin.shapes import NOT_NOW, NOT_THERE, ErrorOutput
 from llmgw.errors import TerminalError, UsageError
 from llmgw.statedir import StateDir
 
@@ -102,7 +102,7 @@ class AdminClient:
                 f"{self.url} answered {reply.status_code} with something that is not an llmgw answer ({error}): "
                 "is another program, or an llmgw of another version, listening there?"
             ) from error
-        if failure.code == NOT_THERE:
+        if failure.code in (NOT_THERE, NOT_NOW):
             raise DaemonRefused(failure.message)
         raise DaemonRefused(f"{self.url} answered {reply.status_code}: {failure.message}")
 

@@ -109,10 +109,17 @@ def _catalog_lines(catalog: "CatalogRow", now: float) -> Iterator[str]:
         yield f"unreadable   {catalog.error}"
     if catalog.problems or catalog.attempted != catalog.applied:
         verdict = "invalid, so the applied one stays in force" if catalog.problems else "not applied"
+        verdict = f"held: {catalog.held.message}" if catalog.held is not None else verdict
         if catalog.problems and catalog.applied is None:
             verdict = "invalid"
         yield f"attempted    {short_revision(catalog.attempted)} is {verdict}"
     for problem in catalog.problems:
         yield f"  {problem_line(problem)}"
+    if catalog.pinned is not None:
+        to, since = short_revision(catalog.pinned.revision), ago(catalog.pinned.at, now)
+        yield f"rolled back  to {to}, {since} by {catalog.pinned.by}; `llmgw resume` follows the catalog again"
+    if catalog.suspended is not None:
+        since = ago(catalog.suspended.at, now)
+        yield f"suspended    {since} by {catalog.suspended.by}; `llmgw resume` follows the catalog again"
     if catalog.watcher not in (None, "ok"):
         yield f"watcher      {catalog.watcher}"

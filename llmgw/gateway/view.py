@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Final, TypeVar
 
 import structlog
@@ -21,9 +22,16 @@ log = structlog.get_logger("llmgw.gateway")
 
 T = TypeVar("T")
 
-WATCHED: Final = (keys.APPLIED, keys.MODELS, keys.ENDPOINTS, keys.EXPLAIN, keys.STOPPED, keys.NODES)
-"""Under `nodes/` only assignments count, and only as a sign: an agent that drains wants to hear that we act on the
-newest endpoints, also where the endpoint itself went earlier than the order to stop."""
+WATCHED: Final = (
+    keys.APPLIED,
+    keys.MODELS,
+    keys.ENDPOINTS,
+    keys.EXPLAIN,
+    keys.STOPPED,
+    keys.API_KEYS,
+    keys.SUSPENSIONS,
+)
+"""Nothing of what nodes report: a thousand of them would keep every gateway busy."""
 
 
 RETRY: Final = 0.5
@@ -88,8 +96,11 @@ class StoreView:
         applied, models = await self._in_force()
         table = RoutingTable.build(
             applied=applied[0] if applied else None,
-            models=self._values(models, ModelSpec),
+            models=[replace(spec, suspend=True) if spec.name in suspended else spec for spec in specs],
+        api_keys = (await store.list(keys.API_KEYS)).entries
+        suspended = {keys.last(entry.key) for entry in (await store.list(keys.SUSPENSIONS)).entries}
             endpoints=self._values(endpoints.entries, Endpoint),
+        specs = self._values(models, ModelSpec)
             statuses=self._values(statuses.entries, ModelStatus),
             stopped=stopped[0] if stopped else None,
         )

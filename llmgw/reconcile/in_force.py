@@ -33,6 +33,8 @@ def _catalog(applied: Applied, models: list[ModelSpec]) -> Catalog:
         recovery=applied.recovery,
         weights=applied.weights,
         nodes=applied.policies,
+        sync=applied.sync,
+        protect=applied.protect,
     )
     named = {model.name: model for model in sorted(models, key=lambda model: model.name)}
     return Catalog(revision=applied.revision, digest=applied.digest, models=named, cluster=cluster)

@@ -1,6 +1,6 @@
 """Read the store into one `Observed`: what agents report, merged with what was assigned and not yet reported."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from llmgw.facts import (
     RecoveryRecord,
     ReplicaFact,
     ScalingState,
+    Suspension,
     Usage,
 )
 from llmgw.ids import ModelName, NodeName, ReplicaId, SpecDigest
@@ -50,11 +51,12 @@ class Seen:
     scaling: Mapping[ModelName, ScalingState] = field(default_factory=dict)
     held: Mapping[ModelName, int] = field(default_factory=dict)  #: requests, over all gateways
     concurrency: Mapping[tuple[SpecDigest, NodeName], Concurrency] = field(default_factory=dict)
+    suspensions: Mapping[ModelName, Suspension] = field(default_factory=dict)  #: by the operator
 
     def known(self, catalog: Catalog, *, settled: bool = True, covered: frozenset[ModelName] = frozenset()) -> Known:
         """What a pass thinks about."""
         return Known(
-            catalog=catalog,
+            catalog=suspended(catalog, self.suspensions),
             observed=self.observed,
             levels=self.levels,
             asks=self.asks,
@@ -117,7 +119,16 @@ async def observe(
         scaling={ModelName(name): one for name, one in (await decoded.all(keys.SCALING, ScalingState)).items()},
         held=_held(usages),
         concurrency=await _by_spec_and_node(decoded, keys.CONCURRENCY, Concurrency),
+        suspensions={
+            ModelName(name): one for name, one in (await decoded.all(keys.SUSPENSIONS, Suspension)).items()
+        },
     )
+
+
+def suspended(catalog: Catalog, names: Collection[ModelName]) -> Catalog:
+    """The catalog with those models suspended, whatever it says of them itself."""
+    found = {name: replace(catalog.models[name], suspend=True) for name in names if name in catalog.models}
+    return replace(catalog, models={**catalog.models, **found}) if found else catalog
 
 
 async def _alive(store: Store) -> frozenset[NodeName]:

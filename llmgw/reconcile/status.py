@@ -32,6 +32,7 @@ async def write(
         problems=state.problems,
         error=state.error,
         watcher=state.watcher,
+        held=state.held,
         conditions=conditions(state, models, before.conditions, now, stopped=stopped),
         passed_at=told if told is not None and now.since(told) < PASS_TOLD else now.wall,
     )
@@ -61,7 +62,7 @@ def conditions(
         ),
         Condition(type=ConditionType.STALLED, status=bool(reason), reason=reason, message=message),
     ]
-    return tuple(_since(condition, before, now) for condition in current)
+    return tuple(replace(_since(condition, before, now), observed=state.attempted) for condition in current)
 
 
 def _ready(state: CatalogState, wanted: Sequence[ModelStatus], *, stopped: bool) -> Condition:
@@ -77,6 +78,8 @@ def _ready(state: CatalogState, wanted: Sequence[ModelStatus], *, stopped: bool)
     elif state.problems:
         reason, message = "CatalogInvalid", f"the newest catalog is invalid; of the one in force {serving}"
     else:
+    elif state.held is not None:
+        reason, message = state.held.reason, f"the newest revision is held; of the one in force {serving}"
         reason, message = "" if count == len(wanted) else "ModelsNotReady", serving
     return Condition(type=ConditionType.READY, status=not reason, reason=reason, message=message)
 
@@ -87,6 +90,8 @@ def _stalled(state: CatalogState, stuck: Sequence[ModelStatus]) -> tuple[str, st
     if state.problems:
         return "CatalogInvalid", str(state.problems[0])
     if stuck:
+    if state.held is not None and not state.held.reason.is_expected:
+        return state.held.reason, state.held.message
         return "ModelsNotServed", "; ".join(f"{model.model}: {model.reason}" for model in stuck)
     return "", ""
 

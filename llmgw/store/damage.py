@@ -1,19 +1,20 @@
 """Durable values that cannot be read: power cuts and careless hands happen, and one bad file must not end it all.
 
 All of them can do without: what is in force is published again, histories and recovery records grow anew. Only the
-operator's words must not be lost: a damaged switch stays thrown, a node with a damaged cordon stays cordoned.
+operator's words must not be lost: a damaged switch stays thrown, a node with a damaged cordon stays cordoned, what was
+suspended stays so, and after a rollback that cannot be read the catalog in force stays.
 """
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 from llmgw.errors import NewerFormat, TerminalError
-from llmgw.facts import Ask, Concurrency, Cordon, Measured, RecoveryRecord, ScalingState
+from llmgw.facts import Ask, Concurrency, Cordon, Measured, RecoveryRecord, ScalingState, Suspension
 from llmgw.plan import Stopped
 from llmgw.store import keys
 from llmgw.store.api import Delete, Put, Store
 from llmgw.store.codec import decode, encode
-from llmgw.store.values import Applied, HistoryEntry
+from llmgw.store.values import ApiKey, Applied, Approval, HistoryEntry, Pinned
 from llmgw.units import Instant
 
 KINDS: Final[Mapping[str, type[Any]]] = {
@@ -26,6 +27,11 @@ KINDS: Final[Mapping[str, type[Any]]] = {
     keys.ASKS: Ask,
     keys.SCALING: ScalingState,
     keys.CORDONS: Cordon,
+    keys.SUSPENDED: Suspension,
+    keys.PINNED: Pinned,
+    keys.APPROVED: Approval,
+    keys.SUSPENSIONS: Suspension,
+    keys.API_KEYS: ApiKey,
 }
 """Durable keys, or prefixes of them, and what lies there."""
 
@@ -53,5 +59,18 @@ async def _replace(store: Store, key: str, error: TerminalError, now: Instant) -
         cordon = Cordon(at=now.wall, by="llmgw, which found the cordon damaged")
         await store.txn([Put(key, encode(cordon))])
         return f"{error}: the node stays cordoned; `llmgw uncordon {keys.last(key)}` ends that"
+    if key in (keys.SUSPENDED, keys.PINNED):
+        suspension = Suspension(at=now.wall, by="llmgw, which found the operator's word damaged")
+        await store.txn([Delete(keys.PINNED), Put(keys.SUSPENDED, encode(suspension))])
+        return f"{error}: the catalog in force stays; `llmgw resume` follows it again"
+    if key.startswith(keys.SUSPENSIONS):
+        suspension = Suspension(at=now.wall, by="llmgw, which found the suspension damaged")
+        await store.txn([Put(key, encode(suspension))])
+        return f"{error}: the model stays suspended; `llmgw resume {keys.last(key)}` ends that"
+    if key.startswith(keys.API_KEYS):  # gone, it could be the last, and the gateways open to everybody
+        name = keys.last(key)
+        revoked = ApiKey(id="", name=name, digest="", created=now.wall, by="llmgw", revoked=now.wall)
+        await store.txn([Put(key, encode(revoked))])
+        return f"{error}: the API key is revoked; `llmgw keys create {name}` makes it anew"
     await store.txn([Delete(key)])
     return f"{error}: removed; llmgw goes on without"

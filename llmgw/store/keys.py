@@ -16,6 +16,12 @@ ASKS: Final = "asks/"  #: facts.Ask
 SCALING: Final = "scaling/"  #: facts.ScalingState
 CORDONS: Final = "settings/cordons/"  #: facts.Cordon
 NODES: Final = "nodes/"
+SETTINGS: Final = "settings/"
+SUSPENDED: Final = "settings/catalog/suspended"  #: facts.Suspension
+PINNED: Final = "settings/catalog/pinned"  #: values.Pinned
+APPROVED: Final = "settings/catalog/approved"  #: values.Approval
+SUSPENSIONS: Final = "settings/suspensions/"  #: facts.Suspension
+API_KEYS: Final = "keys/"  #: values.ApiKey, by name
 ENDPOINTS: Final = "endpoints/"  #: plan.Endpoint
 EXPLAIN: Final = "explain/"  #: plan.ModelStatus
 USAGE: Final = "usage/"  #: facts.Usage
@@ -28,7 +34,7 @@ FETCHES: Final = "fetches/"  #: values.FetchClaim; there while its node fetches 
 UPKEEP_ORDERS: Final = "upkeep/orders/"  #: values.UpkeepOrder; there while whoever asks waits for the answer
 UPKEEP_ANSWERS: Final = "upkeep/answers/"  #: values.UpkeepAnswer
 
-DURABLE: Final = ("settings/", APPLIED, HISTORY, RECOVERY, MEASURED, CONCURRENCY, ASKS, SCALING)
+DURABLE: Final = (SETTINGS, APPLIED, HISTORY, RECOVERY, MEASURED, CONCURRENCY, ASKS, SCALING, API_KEYS)
 """Prefixes that the embedded store keeps on disk. The rest is rebuilt from what runs."""
 
 
@@ -66,6 +72,14 @@ def cordon(node: NodeName) -> str:
 
 
 def report(node: NodeName) -> str:
+def suspension(name: ModelName) -> str:
+    return f"{SUSPENSIONS}{name}"
+
+
+def api_key(name: str) -> str:
+    return f"{API_KEYS}{name}"
+
+
     """facts.NodeReport"""
     return f"{NODES}{node}/report"
 

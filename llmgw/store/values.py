@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from llmgw.catalog.live import Held
 from llmgw.catalog.spec import (
     Defaults,
     GatewaySettings,
     NodeSpec,
     RecoverySettings,
     ScalingSettings,
+    Sync,
     WeightsSettings,
 )
 from llmgw.errors import Problem
@@ -34,6 +36,28 @@ class Applied:
     scaling: ScalingSettings = ScalingSettings()
     defaults: Defaults = Defaults()
     recovery: RecoverySettings = RecoverySettings()
+    sync: Sync = Sync.AUTO
+    protect: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pinned:
+    """`settings/catalog/pinned`: the operator went back to that revision, and what is newer waits."""
+
+    revision: Revision
+    digest: Digest
+    at: Wall
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval:
+    """`settings/catalog/approved`: that revision may come into force. `removal`: though it removes much."""
+
+    revision: Revision
+    at: Wall
+    by: str
+    removal: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +85,12 @@ class Condition:
     reason: str = ""  #: one CamelCase word: `CatalogInvalid`, `Unschedulable`
     message: str = ""
     since: Wall = Wall(0)
+    observed: Revision | None = None  #: the newest revision that it takes into account
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogStatus:
-    """`attempted` != `applied`: the newest revision is not served, and `problems` or `error` says why."""
+    """`attempted` != `applied`: the newest revision is not served, and `problems`, `error` or `held` says why."""
 
     source: str  #: the path, as the operator gave it
     attempted: Revision | None = None
@@ -76,6 +101,7 @@ class CatalogStatus:
     watcher: str = "ok"  #: or "degraded: why" when only polling finds changes
     conditions: tuple[Condition, ...] = ()
     passed_at: Wall | None = None  #: of the controller's last pass, to some seconds
+    held: Held | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

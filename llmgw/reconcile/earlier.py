@@ -1,0 +1,90 @@
+"""Catalogs that were in force: which one to go back to, and where its content is to be had."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmgw.catalog import kept
+from llmgw.catalog.load import load_catalog
+from llmgw.catalog.source import Source
+from llmgw.catalog.spec import Catalog
+from llmgw.catalog.yamldoc import quoted
+from llmgw.engine.manager import Engines
+from llmgw.errors import CatalogUnreadable, NoSuchRevision
+from llmgw.ids import Digest, Revision
+from llmgw.reconcile.in_force import in_force
+from llmgw.store import keys
+from llmgw.store.api import Store
+from llmgw.store.codec import decode
+from llmgw.store.values import HistoryEntry, Pinned
+from llmgw.weights.naming import canonical
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earlier:
+    """`read`: the followed place's files at a revision, where there is git to ask for it. Blocks."""
+
+    store: Store
+    last_good: Path
+    engines: Engines
+    read: Callable[[str], Source]
+
+    async def find(self, asked: str | None, current: Digest | None, pinned: Pinned | None) -> Catalog:
+        """The catalog of a revision (or the beginning of one), a tag or a branch; None: the one before what is in
+        force, which is `current`. It is as `pinned` where the operator went back already.
+
+        Raises NoSuchRevision, and CatalogInvalid where it is one no longer: an engine is gone, say.
+        """
+        entries = await self._history()
+        if asked is None:
+            entry = before(entries, current, pinned)
+            if entry is None:
+                raise NoSuchRevision("no catalog was in force before this one; `llmgw history` lists what there was")
+            return await self._of(entry.revision, entry.digest)
+        found = {entry.digest: entry for entry in entries if entry.revision.startswith(asked)}
+        if len(found) > 1:
+            raise NoSuchRevision(f"{quoted(asked)} begins several revisions; `llmgw history` lists them")
+        for entry in found.values():
+            return await self._of(entry.revision, entry.digest)
+        return await asyncio.to_thread(self._from_git, asked)
+
+    async def get(self, revision: Revision, digest: Digest) -> Catalog | None:
+        """That very content, wherever it is; None: it cannot be had any more."""
+        if (found := await in_force(self.store)) is not None and found[0].digest == digest:
+            return found[0]
+        catalog = await asyncio.to_thread(kept.find, self.last_good, digest)
+        if catalog is not None:
+            return catalog
+        try:
+            catalog = await asyncio.to_thread(self._from_git, revision)
+        except (NoSuchRevision, CatalogUnreadable):
+            return None
+        return catalog if catalog.digest == digest else None
+
+    async def _of(self, revision: Revision, digest: Digest) -> Catalog:
+        catalog = await asyncio.to_thread(kept.find, self.last_good, digest)
+        if catalog is None:
+            catalog = await asyncio.to_thread(self._from_git, revision)
+        return catalog
+
+    def _from_git(self, revision: str) -> Catalog:
+        try:
+            source = self.read(revision)
+        except CatalogUnreadable as error:
+            raise NoSuchRevision(f"{error}; `llmgw history` lists what was in force") from error
+        return load_catalog(source, self.engines.rules(), canonical=canonical).catalog
+
+    async def _history(self) -> Sequence[HistoryEntry]:
+        entries = (await self.store.list(keys.HISTORY)).entries
+        return [decode(entry.value, HistoryEntry, where=entry.key) for entry in entries]
+
+
+def before(entries: Sequence[HistoryEntry], current: Digest | None, pinned: Pinned | None) -> HistoryEntry | None:
+    """The entry before the one in force; of one that was gone back to, before it came the first time. Pure."""
+    known = list(entries)
+    while pinned is not None and known and known[-1].digest == pinned.digest:
+        known.pop()  # written by the rollback itself
+    places = [index for index, entry in enumerate(known) if entry.digest == current]
+    earlier = known[: places[-1]] if places else known
+    return next((entry for entry in reversed(earlier) if entry.digest != current), None)
