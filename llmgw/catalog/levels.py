@@ -7,7 +7,8 @@ other. What a block inherits stands at the block's own place: that is where a pe
 from collections.abc import Mapping
 from typing import Any, Final
 
-from llmgw.catalog.yamldoc import Document, Node, Place, as_list, as_mapping
+from llmgw.catalog.node import Node, Place
+from llmgw.catalog.yamldoc import Document, as_list, as_mapping
 
 LEVELS: Final = ("degraded", "minimal")
 
@@ -25,7 +26,7 @@ def expand(document: Document) -> Document:
     profiles = document.root.items["profiles"]
     done = [_profile(profiles.items[index]) for index in range(len(profiles.value))]
     listed = Node([each.value for each in done], profiles.place, dict(enumerate(done)), {}, profiles.size)
-    return Document(document.file, with_items(document.root, {"profiles": listed}))
+    return document.with_root(with_items(document.root, {"profiles": listed}))
 
 
 def with_items(node: Node, changed: Mapping[Any, Node]) -> Node:

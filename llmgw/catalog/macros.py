@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from llmgw.catalog.levels import LEVELS, with_items
+from llmgw.catalog.node import Node
 from llmgw.catalog.schemas import did_you_mean
-from llmgw.catalog.yamldoc import Document, Node, Path, as_list, as_mapping, quoted
+from llmgw.catalog.yamldoc import Document, Path, as_list, as_mapping, quoted
 from llmgw.errors import Problem
 
 MAX_NESTED: Final = 16  #: macros within macros
@@ -66,6 +67,7 @@ class _Macros:
     def __init__(self, document: Document | None) -> None:
         self.problems: list[Problem] = []
         self._document = document
+        self.plain = document is None or document.plain
         self._raw: Mapping[str, Any] = as_mapping(as_mapping(document.value).get("macros")) if document else {}
         self._known: dict[str, _Value] = {}
         self._left = MAX_TEXT
@@ -169,7 +171,7 @@ class _Expansion:
             return self._document
         profiles = root.items["profiles"]
         done = [self._profile(profiles.items[index], ("profiles", index)) for index in range(len(profiles.value))]
-        return Document(self._document.file, with_items(root, {"profiles": _list(profiles, done)}))
+        return self._document.with_root(with_items(root, {"profiles": _list(profiles, done)}), plain=self._macros.plain)
 
     def _profile(self, profile: Node, path: Path) -> Node:
         if not isinstance(profile.value, dict):

@@ -18,11 +18,12 @@ from jsonschema.exceptions import SchemaError, UndefinedTypeCheck, UnknownType
 from jsonschema.validators import extend
 from referencing.exceptions import Unresolvable
 
+from llmgw.catalog import accepting
+from llmgw.catalog.amounts import duration_fault, size_fault
+from llmgw.catalog.amounts import to_bytes as to_bytes
+from llmgw.catalog.amounts import to_seconds as to_seconds
 from llmgw.catalog.yamldoc import Document, Path, quoted
 from llmgw.errors import Problem
-from llmgw.units import Bytes, Seconds, format_bytes, format_seconds, parse_bytes, parse_seconds
-
-MAX_BYTES: Final = 2**60  #: sizes stay well inside 64 bits, sums of them too
 
 BROKEN_SCHEMA: Final = (SchemaError, UnknownType, UndefinedTypeCheck, Unresolvable, re.error, TypeError, ValueError)
 """What validating with a plugin's faulty schema may raise."""
@@ -50,11 +51,18 @@ def load_schema(name: str) -> dict[str, Any]:
 @cache
 def validator_for(kind: str) -> Draft202012Validator:
     """The validator of one kind of document, made once."""
-    return _judge(load_schema(kind.lower()))
+    return judge_of(load_schema(kind.lower()))
+
+
+@cache
+def _acceptor_for(kind: str) -> accepting.Validator:
+    return accepting.own(load_schema(kind.lower()))
 
 
 def check(document: Document, kind: str) -> list[Problem]:
     """Every way in which the document is not of its kind's shape."""
+    if document.plain and _acceptor_for(kind)(document.value):
+        return []
     return _problems(validator_for(kind).iter_errors(document.value), document, ())
 
 
@@ -63,7 +71,9 @@ def check_options(document: Document, path: Path, options: Any, schema: Mapping[
 
     Raises one of BROKEN_SCHEMA when the schema itself is at fault.
     """
-    return _problems(_judge(schema).iter_errors(options), document, path)
+    if document.plain and accepting.of_plugin(schema)(options):
+        return []
+    return _problems(judge_of(schema).iter_errors(options), document, path)
 
 
 def _problems(errors: Iterable[ValidationError], document: Document, prefix: Path) -> list[Problem]:
@@ -72,33 +82,13 @@ def _problems(errors: Iterable[ValidationError], document: Document, prefix: Pat
 
 
 def _size_at_least(_: Any, least: int, instance: Any, __: Any) -> Iterator[ValidationError]:
-    size = to_bytes(instance)
-    if size is not None and not least <= size <= MAX_BYTES:
-        room = f"at least {format_bytes(least)}" if size < least else f"at most {format_bytes(MAX_BYTES)}"
-        yield ValidationError(f"must be {room}")
+    if (fault := size_fault(instance, least)) is not None:
+        yield ValidationError(fault)
 
 
 def _duration_at_least(_: Any, least: float, instance: Any, __: Any) -> Iterator[ValidationError]:
-    duration = to_seconds(instance)
-    if duration is not None and not least <= duration < 10**12:
-        at_least = "more than 0" if least < 0.1 else f"at least {format_seconds(least)}"
-        yield ValidationError(f"must be {at_least}" if duration < least else "is too long")
-
-
-def to_bytes(value: Any) -> Bytes | None:
-    """`parse_bytes` that also takes `1e9`, a float to YAML. None: not a size."""
-    try:
-        return parse_bytes(int(value) if isinstance(value, float) and value.is_integer() else value)
-    except ValueError:
-        return None
-
-
-def to_seconds(value: Any) -> Seconds | None:
-    """None: not a duration."""
-    try:
-        return parse_seconds(value)
-    except ValueError:
-        return None
+    if (fault := duration_fault(instance, least)) is not None:
+        yield ValidationError(fault)
 
 
 _Judge: Final = extend(  # type: ignore[no-untyped-call]
@@ -106,7 +96,7 @@ _Judge: Final = extend(  # type: ignore[no-untyped-call]
 )
 
 
-def _judge(schema: Mapping[str, Any]) -> Draft202012Validator:
+def judge_of(schema: Mapping[str, Any]) -> Draft202012Validator:
     made: Draft202012Validator = _Judge(schema)
     return made
 

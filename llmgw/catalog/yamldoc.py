@@ -7,7 +7,7 @@ before anything is built and each problem has a place. Messages never echo a val
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from ruamel.yaml import YAML
@@ -26,6 +26,8 @@ from ruamel.yaml.events import (
 from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.reader import ReaderError
 
+from llmgw.catalog import yamlfast
+from llmgw.catalog.node import Node, Place
 from llmgw.errors import Problem
 
 MAX_DEPTH: Final = 64
@@ -40,30 +42,23 @@ _PARSER_FAULTS: Final = (ValueError, LookupError, AttributeError, TypeError, Ass
 """What a parser written for well-meant text may raise on other text, besides its own errors."""
 
 Path = Sequence[str | int]
-Place = tuple[int, int]
-
-
-@dataclass(slots=True)
-class Node:
-    """A value, where it stands (line and column from 1), and the same for what it holds."""
-
-    value: Any
-    place: Place
-    items: dict[str | int, "Node"] = field(default_factory=dict)
-    keys: dict[str, Place] = field(default_factory=dict)
-    size: int = 1  #: how many nodes it would be written out in full
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One YAML document. Never changed once composed."""
+    """One YAML document. Never changed once composed. `plain`: read by the faster way, so of simple text."""
 
     file: str
     root: Node
+    plain: bool = False
 
     @property
     def value(self) -> Any:
         return self.root.value
+
+    def with_root(self, root: Node, *, plain: bool = True) -> "Document":
+        """The document with something worked out in it. `plain`: whatever came from elsewhere is."""
+        return Document(self.file, root, self.plain and plain)
 
     def problem(self, path: Path, message: str, *, at_key: bool = False) -> Problem:
         """A problem at the value that `path` leads to, or at its key.
@@ -118,6 +113,13 @@ def parse(file: str, data: bytes) -> tuple[list[Document], list[Problem]]:
     if (conflict := _OURS.search(text)) is not None and _THEIRS.search(text, conflict.end()):
         line = text.count("\n", 0, conflict.start()) + 1
         return [], [Problem(file, line, 1, "$", "a merge conflict that was left here: resolve it (<<<<<<< to >>>>>>>)")]
+    if (accepted := yamlfast.roots(text)) is not None:
+        return [Document(file, root, plain=True) for root in accepted], []
+    return judge(file, text)
+
+
+def judge(file: str, text: str) -> tuple[list[Document], list[Problem]]:
+    """As `parse`, by ruamel.yaml alone."""
     composer = _Composer(file, text)
     return composer.documents(), composer.problems
 
