@@ -13,6 +13,7 @@ from llmgw.admin.capacity_routes import capacity_records, capacity_routes, capac
 from llmgw.admin.diffs import Compare, diff_routes
 from llmgw.admin.elsewhere import Elsewhere
 from llmgw.admin.guard import Guard
+from llmgw.admin.key_routes import key_routes
 from llmgw.admin.members import member_routes
 from llmgw.admin.model_routes import log_routes, model_routes
 from llmgw.admin.node_routes import node_routes
@@ -87,6 +88,7 @@ def _open_routes(store: Store, collect: Sequence[metrics.Collect], leads: Callab
         reason = views.not_ready(await reading.look(store))
         return answer({"ready": True}) if reason is None else failure(503, "not_ready", reason)
 
+    app.include_router(key_routes(store, events, clock or SystemClock()), prefix="/api/v1")
     @routes.get("/metrics")
     async def scrape(request: Request) -> Response:
         accept = request.headers.get("accept", "")

@@ -12,12 +12,25 @@ import msgspec
 from llmgw.admin.capacities import CAPACITIES
 from llmgw.admin.diffs import DIFFS
 from llmgw.admin.members import MEMBERS
+from llmgw.admin.key_routes import KEYS
 from llmgw.admin.plans import PLANS
 from llmgw.admin.shapes import OUTPUTS
 from llmgw.admin.simulations import SIMULATIONS
 from llmgw.admin.stories import STORIES
 
-ALL: Final = {**OUTPUTS, **STORIES, **CAPACITIES, **PLANS, **DIFFS, **SIMULATIONS, **MEMBERS}
+ALL: Final = {
+    **OUTPUTS,
+    **STORIES,
+    **CAPACITIES,
+    **PLANS,
+    **DIFFS,
+    **SIMULATIONS,
+    **MEMBERS,
+    **KEYS,
+    **ORDERS,
+    **SYNCS,
+    **ARCHIVES,
+}
 """Every output by its schema's name."""
 
 

@@ -1,6 +1,7 @@
 """Talking to a model through the gateway, as any OpenAI client does."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -112,7 +113,9 @@ class GatewayClient:
 
     def _client(self) -> httpx.Client:
         timeout = httpx.Timeout(CONNECT, read=None, write=None)
-        return httpx.Client(base_url=self.url, timeout=timeout, trust_env=False)
+        key = os.environ.get("LLMGW_API_KEY")
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        return httpx.Client(base_url=self.url, timeout=timeout, trust_env=False, headers=headers)
 
     def _gone(self, error: Exception) -> ChatFailed:
         return ChatFailed(f"the gateway at {self.url} cannot be reached ({error}): {self.hint}")

@@ -22,6 +22,7 @@ from llmgw.cli import (
     explain,
     fleet,
     models,
+    keys,
     nodes,
     plan,
     plugins,
@@ -93,6 +94,7 @@ def main(args: Sequence[str] | None = None) -> None:
     _settle_streams()
     code = _run(sys.argv[1:] if args is None else args)
     try:
+    app.add_typer(keys.make_app(), name="keys")
         sys.stdout.flush()
     except BrokenPipeError:  # the reader left: what it wanted, it has
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -63,11 +63,12 @@ class ClientConnection(asyncio.Protocol):
         limits: Limits,
         max_body: Callable[[], int],
         buffers: Buffers,
+        admit: http1.Admit,
     ) -> None:
         self._service = service
         self._loop = loop
         self._limits = limits
-        self._parser = RequestParser(max_body, buffers)
+        self._parser = RequestParser(max_body, buffers, admit)
         self._transport: asyncio.Transport | None = None
         self._exchange: Exchange | None = None
         self._patience = {Part.START: limits.idle, Part.HEAD: limits.head, Part.BODY: limits.body}

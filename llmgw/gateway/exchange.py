@@ -10,7 +10,8 @@ from typing import Final, Protocol
 
 from llmgw.gateway import bodies
 from llmgw.gateway.http1 import Request
-from llmgw.gateway.openai import ApiError, BadBody, Code
+from llmgw.gateway.keys import Caller
+from llmgw.gateway.openai import ApiError, BadBody, Code, shown
 from llmgw.gateway.relay import Relay
 from llmgw.gateway.reply import Reply
 from llmgw.gateway.routes import Hold, Refusal, Route, queue_full, still_loading
@@ -65,6 +66,10 @@ def begin(relay: Relay, client: Client, request: Request) -> "Exchange | None":
     except BadBody as bad:
         refuse(relay, client, request, bad.error)
         return None
+    caller = request.caller
+    if (denied := _denied(relay, caller, name) or caller.enter(relay.loop.time())) is not None:
+        refuse(relay, client, request, denied)
+        return None
     exchange = Exchange(relay, client, request, name)
     exchange.route()
     return None if exchange.ended else exchange
@@ -73,7 +78,24 @@ def begin(relay: Relay, client: Client, request: Request) -> "Exchange | None":
 def refuse(relay: Relay, client: Client, request: Request, error: ApiError) -> None:
     """Answer a request that belongs to no known model with an error."""
     relay.meters.of("").answered(error.status)
+    request.caller.answered(error.status)
     client.refuse(request, error)
+
+
+def _denied(relay: Relay, caller: Caller, name: str) -> ApiError | None:
+    """Why it may not ask for what goes by that name; None: it may, or there is no such model."""
+    if caller.key is None or not caller.key.models:
+        return None
+    model = relay.table.find(name)
+    if isinstance(model, Refusal):  # near names would tell of models that are none of its business
+        text = f"no model {shown(name)} that the API key {caller.name!r} may ask for; GET /v1/models lists them"
+        return ApiError(status=404, code=Code.MODEL_NOT_FOUND, message=text) if relay.table.applied else None
+    return None if caller.may_ask(*model.names) else not_allowed(caller, name)
+
+
+def not_allowed(caller: Caller, name: str) -> ApiError:
+    message = f"the API key {caller.name!r} is not for model {shown(name)}"
+    return ApiError(status=403, code=Code.MODEL_NOT_ALLOWED, message=message, param="model")
 
 
 class Exchange:
@@ -260,12 +282,15 @@ class Exchange:
     def engine_answered(self, status: int, headers: Headers, body: bytes, done: bool) -> None:
         self._meter.first_byte.add(self._relay.loop.time() - self._started)
         self._meter.answered(status)
+        self._request.caller.answered(status)
         self._request.release()
         self._begun = True
         if status >= 500 and self._target is not None:
             self._target.failures += 1
         reply = self._reply
-        data = reply.head(status, headers) + reply.framed(body, done)
+        head = reply.head(status, headers)
+        reply.tally.begin(body, stream=reply.is_stream)
+        data = head + reply.framed(body, done)
         if done:
             self._complete()
         self._client.write(data)
@@ -273,6 +298,7 @@ class Exchange:
             self._client.finish(keep_alive=self._reply.keep_alive)
 
     def engine_sent(self, body: bytes, done: bool) -> None:
+        self._reply.tally.add(body)
         data = self._reply.framed(body, done)
         if done:
             self._complete()
@@ -350,6 +376,7 @@ class Exchange:
 
     def _answer_error(self, error: ApiError) -> None:
         self._meter.answered(error.status)
+        self._request.caller.answered(error.status)
         self._end()
         self._client.refuse(self._request, error)
 
@@ -357,6 +384,14 @@ class Exchange:
         self._meter.duration.add(self._relay.loop.time() - self._started)
         self._release()
         self._end()
+
+    def _count_tokens(self) -> None:
+        """Of whatever there was of an answer: a client that leaves has used what its engine did until then."""
+        given, made = self._reply.tally.result()
+        if given or made:
+            self._meter.tokens_in += given
+            self._meter.tokens_out += made
+            self._request.caller.used(given, made, self._relay.loop.time())
 
     def _release(self) -> None:
         if self._target is not None:
@@ -367,6 +402,9 @@ class Exchange:
     def _end(self) -> None:
         self._stop_waiting()
         self._request.release()
+        self._request.caller.leave()
+        if self._begun:
+            self._count_tokens()
         self.ended = True
 
 

@@ -17,11 +17,15 @@ from typing import Any, Final
 import httptools
 
 from llmgw.gateway.admission import Buffers
+from llmgw.gateway.keys import Caller
 from llmgw.gateway.openai import ApiError, Code
 from llmgw.units import format_bytes
 
 MAX_HEAD: Final = 64 * 1024
 """Bytes of a request's line and header fields together, and of its trailers."""
+
+DENIED_BODY: Final = 64 * 1024
+"""Bytes of the body of a request that is denied: up to there it is read on, so that the connection stays usable."""
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
@@ -68,6 +72,8 @@ class Request:
     echo: bytes  #: header block that every answer to it carries
     foreign: bool  #: a page of another site sent it without asking first
     buffers: Buffers
+    caller: Caller
+    denied: ApiError | None = None  #: who sent it may not ask at all
     fallback: bool = True  #: another model may answer where the catalog says so
     counted: int = 0  #: bytes of `buffers` that its body takes
 
@@ -80,6 +86,10 @@ class Request:
         self.body = b""
         self.buffers.give(self.counted)
         self.counted = 0
+
+
+Admit = Callable[[bytes | None], tuple[Caller, ApiError | None]]
+"""Whose request it is by the token that it brings, if any; and why it is denied."""
 
 
 class Part(Enum):
@@ -102,11 +112,12 @@ class RequestParser:
     """
 
     __slots__ = (
-        "_body", "_buffers", "_fed_head", "_headers", "_max_body", "_parser", "_request", "_size", "_upgrading", "_url",
-        "expects_continue", "last", "part", "ready", "refusal",
+        "_admit", "_body", "_buffers", "_fed_head", "_headers", "_max_body", "_parser", "_request", "_size",
+        "_upgrading", "_url", "expects_continue", "last", "part", "ready", "refusal",
     )  # fmt: skip
 
-    def __init__(self, max_body: Callable[[], int], buffers: Buffers) -> None:
+    def __init__(self, max_body: Callable[[], int], buffers: Buffers, admit: Admit) -> None:
+        self._admit = admit
         self._max_body = max_body
         self._buffers = buffers
         self._parser: Any = httptools.HttpRequestParser(self)
@@ -181,6 +192,9 @@ class RequestParser:
 
     def on_body(self, data: bytes) -> None:
         self.expects_continue = False  # it did not wait for our word
+        denied = self._request.denied if self._request is not None else None
+        if denied is not None and self._size + len(data) > DENIED_BODY:
+            self._refuse(denied)
         if self._size + len(data) > self._max_body():
             self._refuse(_too_large(self._max_body()))
         if not self._buffers.take(len(data)):
@@ -224,6 +238,9 @@ class RequestParser:
                 forward += (name, b": ", value, b"\r\n")
         if size > MAX_HEAD:
             self._refuse_head()
+        caller, denied = self._admit(_credential(found))
+        if denied is not None and (b"expect" in found or int(found.get(b"content-length", b"0")) > DENIED_BODY):
+            self._refuse(denied)  # before the body is sent
         self._check_framing(found, http11)
         if b"connection" in found:
             forward = _without_named(forward, found[b"connection"])
@@ -247,6 +264,8 @@ class RequestParser:
             echo=tag if origin is None else tag + _cross_origin(origin),
             foreign=origin is not None and _is_foreign(origin, found),
             buffers=self._buffers,
+            caller=caller,
+            denied=denied,
             fallback=found.get(b"x-llmgw-no-fallback", b"").lower() in _UNSET,
         )
 
@@ -335,6 +354,14 @@ def _origin_form(url: bytes) -> bytes:
         return url
     target = url[absolute.end() :]
     return target if target.startswith(b"/") else b"/" + target
+
+
+def _credential(found: dict[bytes, bytes]) -> bytes | None:
+    """The token: as OpenAI's clients send it, or as Anthropic's do."""
+    if (value := found.get(b"authorization")) is not None:
+        scheme, _, token = value.partition(b" ")
+        return token.strip() if scheme.lower() == b"bearer" else value
+    return found.get(b"x-api-key")
 
 
 def _without_named(forward: list[bytes], connection: bytes) -> list[bytes]:

@@ -7,6 +7,9 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from llmgw.gateway.keys import Caller
+from llmgw.gateway.openai import CLASSES
+
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds in seconds, of each histogram."""
 
@@ -42,21 +45,24 @@ class ModelMeter:
     retried: int = 0
     asks: int = 0
     fallback: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
     first_byte: Histogram = field(default_factory=Histogram)
     duration: Histogram = field(default_factory=Histogram)
 
     def answered(self, status: int) -> None:
-        kind = _CLASSES[status // 100]
+        kind = CLASSES[status // 100]
         self.answers[kind] = self.answers.get(kind, 0) + 1
 
 
-_CLASSES: Final = {n: f"{n}xx" for n in range(10)}
 _COUNTERS: Final = {
     "cancelled": "Requests whose client left before the answer was complete.",
     "engine_lost": "Requests that an engine left unanswered or broke off.",
     "retried": "Requests sent again because an engine was lost before it answered.",
     "asks": "Times that an on-demand model was asked for because it was not ready, at most once a second.",
     "fallback": "Requests for the model that were sent to the model that stands in for it.",
+    "tokens_in": "Tokens of prompts, as engines count them.",
+    "tokens_out": "Tokens of answers, as engines count them; events of streams that say nothing of it.",
 }
 _GAUGES: Final = {
     "in_flight": "Requests in an engine now.",
@@ -88,7 +94,7 @@ class Meters:
             if not model or model in keep or meter.in_flight or meter.held
         }
 
-    def collect(self, connections: int, buffered: int) -> Iterator[Metric]:
+    def collect(self, connections: int, buffered: int, callers: Iterable[Caller] = ()) -> Iterator[Metric]:
         yield GaugeMetricFamily("llmgw_gateway_connections", "Client connections open now.", connections)
         yield GaugeMetricFamily("llmgw_gateway_body_bytes", "Bytes of request bodies in memory now.", buffered)
         requests = CounterMetricFamily(
@@ -103,6 +109,7 @@ class Meters:
         for attribute, text in _GAUGES.items():
             yield self._plain(GaugeMetricFamily(f"llmgw_gateway_{attribute}", text, labels=["model"]), attribute)
         yield from self._histograms()
+        yield from _of_keys(callers)
 
     def _plain(self, family: CounterMetricFamily | GaugeMetricFamily, attribute: str) -> Metric:
         for model, meter in self._by_model.items():
@@ -116,3 +123,23 @@ class Meters:
                 histogram: Histogram = getattr(meter, attribute)
                 family.add_metric([model], histogram.cumulative(), histogram.total)
             yield family
+
+
+def _of_keys(callers: Iterable[Caller]) -> tuple[Metric, ...]:
+    """By the key's name, of which there are as many as the operator made."""
+    requests = CounterMetricFamily(
+        "llmgw_gateway_key_requests", "Requests answered, by API key and class of status.", labels=["key", "status"]
+    )
+    tokens = CounterMetricFamily("llmgw_gateway_key_tokens", "Tokens, by API key.", labels=["key", "direction"])
+    limited = CounterMetricFamily(
+        "llmgw_gateway_key_limited", "Requests beyond what the API key may ask.", labels=["key"]
+    )
+    under_way = GaugeMetricFamily("llmgw_gateway_key_in_flight", "Requests of the API key under way.", labels=["key"])
+    for caller in callers:
+        for kind, count in sorted(caller.answers.items()):
+            requests.add_metric([caller.name, kind], count)
+        tokens.add_metric([caller.name, "in"], caller.tokens_in)
+        tokens.add_metric([caller.name, "out"], caller.tokens_out)
+        limited.add_metric([caller.name], caller.limited)
+        under_way.add_metric([caller.name], caller.in_flight)
+    return requests, tokens, limited, under_way

@@ -23,23 +23,33 @@ class Code(StrEnum):
     HEADERS_TOO_LARGE = "headers_too_large"
     INVALID_FORM = "invalid_form"
     INVALID_JSON = "invalid_json"
+    KEY_EXPIRED = "key_expired"
+    KEY_MISSING = "key_missing"
+    KEY_REVOKED = "key_revoked"
+    KEY_WRONG = "invalid_api_key"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     MODEL_FAILED = "model_failed"
     MODEL_INACTIVE = "model_inactive"
     MODEL_LOADING = "model_loading"
     MODEL_MISSING = "model_missing"
     MODEL_NOT_FOUND = "model_not_found"
+    MODEL_NOT_ALLOWED = "model_not_allowed"
     MODEL_UNSCHEDULABLE = "model_unschedulable"
     NOT_READY = "not_ready"
     OVERLOADED = "overloaded"
     PATH_NOT_FOUND = "path_not_found"
     ORIGIN_NOT_ALLOWED = "origin_not_allowed"
     QUEUE_FULL = "queue_full"
+    RATE_LIMITED = "rate_limit_exceeded"
     REQUEST_TIMEOUT = "request_timeout"
     SHUTTING_DOWN = "shutting_down"
     SYSTEM_STOPPED = "system_stopped"
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
     VERSION_NOT_SUPPORTED = "http_version_not_supported"
+
+
+CLASSES: Final = {n: f"{n}xx" for n in range(10)}
+"""Of statuses, by their first digit: what answers are counted by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +195,8 @@ def _error_object(error: ApiError) -> dict[str, Any]:
 def _type_of(status: int) -> str:
     if status == 429:
         return "rate_limit_error"
+    if status in (401, 403):
+        return "authentication_error" if status == 401 else "permission_error"
     return "server_error" if status >= 500 else "invalid_request_error"
 
 

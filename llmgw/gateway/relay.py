@@ -10,6 +10,7 @@ import structlog
 from llmgw.clock import Clock
 from llmgw.gateway.admission import Admission
 from llmgw.gateway.balance import pick
+from llmgw.gateway.keys import Keyring
 from llmgw.gateway.meters import Meters
 from llmgw.gateway.routes import RoutingTable
 from llmgw.gateway.upstream import Target
@@ -49,6 +50,7 @@ class Relay:
     meters: Meters = field(default_factory=Meters)
     admission: Admission = field(default_factory=Admission)
     table: RoutingTable = field(default_factory=RoutingTable)
+    keyring: Keyring = field(default_factory=Keyring)
     targets: dict[ReplicaId, Target] = field(default_factory=dict)  #: withdrawn ones too while requests are in them
     by_model: Mapping[ModelName, tuple[Target, ...]] = field(default_factory=dict)
     held: dict[Held, None] = field(default_factory=dict)  #: in order of arrival

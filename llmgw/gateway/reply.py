@@ -6,6 +6,7 @@ from typing import Final
 from llmgw.gateway import http1
 from llmgw.gateway.http1 import Request
 from llmgw.gateway.openai import ApiError, error_event
+from llmgw.gateway.tokens import Tally
 
 LONGEST_LINE: Final = 64 * 1024
 """Of an event stream, in bytes: a longer line is passed on in pieces."""
@@ -24,10 +25,11 @@ class Reply:
     Event streams are always framed by us, so that an error event can follow anything.
     """
 
-    __slots__ = ("_chunked", "_line", "_mid_line", "_request", "_sized", "_stream", "extra", "keep_alive")
+    __slots__ = ("_chunked", "_line", "_mid_line", "_request", "_sized", "_stream", "extra", "keep_alive", "tally")
 
     def __init__(self, request: Request) -> None:
         self._request = request
+        self.tally = Tally()
         self._stream = self._chunked = self._sized = False
         self._line = b""  #: of an event stream, the last line while it is unfinished
         self._mid_line = False  #: what the client has ends within a line
@@ -66,6 +68,11 @@ class Reply:
             lines.append(b"Connection: keep-alive\r\n" if self.keep_alive else b"Connection: close\r\n")
         lines.append(b"\r\n")
         return b"".join(lines)
+
+    @property
+    def is_stream(self) -> bool:
+        """Server-sent events, which can be read on their way through. Only after `head`."""
+        return self._stream
 
     def framed(self, body: bytes, done: bool) -> bytes:
         """The next bytes to send for a piece of the body; may be none."""

@@ -16,8 +16,9 @@ from llmgw.gateway import openai, surface
 from llmgw.gateway.admission import Buffers
 from llmgw.gateway.asking import Asking
 from llmgw.gateway.client import ClientConnection, Limits
-from llmgw.gateway.exchange import Exchange, begin, refuse
+from llmgw.gateway.exchange import Exchange, begin, not_allowed, refuse
 from llmgw.gateway.http1 import Request
+from llmgw.gateway.keys import Caller
 from llmgw.gateway.openai import ApiError, Code
 from llmgw.gateway.relay import Relay
 from llmgw.gateway.routes import NOT_READY, Refusal, RoutingTable
@@ -27,6 +28,7 @@ from llmgw.gateway.usage import UsageReport
 from llmgw.gateway.view import StoreView
 from llmgw.store.api import Store
 from llmgw.store.held import Writer
+from llmgw.store.values import ApiKey
 from llmgw.tasks import Tasks
 
 BACKLOG: Final = 1024
@@ -78,7 +80,7 @@ class Gateway:
         descriptors.raise_limit()
 
         def connection() -> ClientConnection:
-            return ClientConnection(self, loop, self._limits, self._max_body, self._buffers)
+            return ClientConnection(self, loop, self._limits, self._max_body, self._buffers, self._admit)
 
         where: dict[str, Any] = {"host": host, "port": port} if on is None else {"sock": on}
         self._server = await loop.create_server(connection, **where, backlog=BACKLOG, start_serving=False)
@@ -88,7 +90,7 @@ class Gateway:
         asking = Asking(self._store, self._clock, lambda model: relay.admission.waiting(model) > 0)
         relay = Relay(self._clock, loop, self._tasks, usage.used, usage.hurry, usage.waits, asking.want)
         self._relay, self._usage, self._asking = relay, usage, asking
-        await StoreView(self._store, self._changed).start(self._tasks)
+        await StoreView(self._store, self._changed, self._keys_changed).start(self._tasks)
         await usage.publish()
         self._tasks.start(usage.run(), "gateway usage", essential=True)
         self._tasks.start(asking.run(), "gateway asks", essential=True)
@@ -161,7 +163,10 @@ class Gateway:
 
     def collect(self) -> Iterable[Metric]:
         """The metric families as they stand, for /metrics."""
-        return () if self._relay is None else self._relay.meters.collect(len(self._connections), self._buffers.used)
+        relay = self._relay
+        if relay is None:
+            return ()
+        return relay.meters.collect(len(self._connections), self._buffers.used, relay.keyring.active())
 
     # the store's side
 
@@ -175,6 +180,18 @@ class Gateway:
         self._asking.forget(table.models)
         withdrawn = self._relay.apply(table, self._secret)
         self._usage.seen(revision, urgent=urgent or withdrawn)
+
+    def _keys_changed(self, keys: Sequence[ApiKey], required: bool) -> None:
+        assert self._relay is not None
+        self._relay.keyring.change(keys, self._relay.loop.time(), required=required)
+
+    def _admit(self, credential: bytes | None) -> tuple[Caller, ApiError | None]:
+        assert self._relay is not None
+        keyring = self._relay.keyring
+        if not keyring.required:
+            return keyring.anonymous, None
+        found = keyring.admit(credential, self._clock.now().wall)
+        return (found, None) if isinstance(found, Caller) else (keyring.anonymous, found)
 
     def _max_body(self) -> int:
         applied = self._relay.table.applied if self._relay else None
@@ -208,6 +225,9 @@ class Gateway:
         assert relay is not None
         method, path = request.method, request.path
         resource = surface.find(method, path)
+        if request.denied is not None and resource is not Resource.HEALTH and method != "OPTIONS":
+            refuse(relay, client, request, request.denied)
+            return None
         if method == "POST" and resource is Resource.RELAYED:
             return begin(relay, client, request)
         if relay.table.stopped is not None and surface.is_serving(method, path):
@@ -236,16 +256,26 @@ class Gateway:
         elif table.applied is None:
             self._refuse(client, request, NOT_READY)
         elif resource is Resource.MODELS:
-            if self._models is None:
-                self._models = openai.model_list([_model(table, model) for model in table.models.values()])
-            client.respond(request, 200, self._models)
+            client.respond(request, 200, self._model_list(request.caller))
         else:
             name = unquote(request.path.removeprefix(surface.MODEL_PREFIX))
             found = table.find(name)
             if isinstance(found, Refusal):
                 self._refuse(client, request, found)
+            elif not request.caller.may_ask(*found.names):
+                refuse(relay, client, request, not_allowed(request.caller, name))
             else:
                 client.respond(request, 200, openai.encode(_model(table, found)))
+
+    def _model_list(self, caller: Caller) -> bytes:
+        """Of the models that the caller may ask for."""
+        table = self._relay.table if self._relay else RoutingTable()
+        if caller.key is not None and caller.key.models:
+            mine = [model for model in table.models.values() if caller.may_ask(*model.names)]
+            return openai.model_list([_model(table, model) for model in mine])
+        if self._models is None:
+            self._models = openai.model_list([_model(table, model) for model in table.models.values()])
+        return self._models
 
     def _refuse(self, client: ClientConnection, request: Request, refusal: Refusal) -> None:
         assert self._relay is not None

@@ -15,7 +15,7 @@ from llmgw.plan import Endpoint, ModelStatus, Stopped
 from llmgw.store import codec, keys
 from llmgw.store.api import Change, Entry, Snapshot, Store
 from llmgw.store.follow import follow, listed
-from llmgw.store.values import Applied
+from llmgw.store.values import ApiKey, Applied
 from llmgw.tasks import Tasks
 
 log = structlog.get_logger("llmgw.gateway")
@@ -39,14 +39,20 @@ RETRY: Final = 0.5
 
 
 class StoreView:
-    """Calls `changed(table, revision, urgent)` with each new table.
+    """Calls `changed(table, revision, urgent)` with each new table, and before it `keys_changed(keys, required)`.
 
     `revision`: of the store, as of which the table acts; `urgent`: an assignment changed too.
     """
 
-    def __init__(self, store: Store, changed: Callable[[RoutingTable, int, bool], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        changed: Callable[[RoutingTable, int, bool], None],
+        keys_changed: Callable[[Sequence[ApiKey], bool], None],
+    ) -> None:
         self._store = store
         self._changed = changed
+        self._keys_changed = keys_changed
         self._dirty = asyncio.Event()
         self._assigned = False
         self._decoded: dict[str, tuple[int, object]] = {}
@@ -91,20 +97,22 @@ class StoreView:
         store = self._store
         urgent, self._assigned = self._assigned, False
         endpoints = await store.list(keys.ENDPOINTS)
+        api_keys = (await store.list(keys.API_KEYS)).entries
+        suspended = {keys.last(entry.key) for entry in (await store.list(keys.SUSPENSIONS)).entries}
         statuses = await store.list(keys.EXPLAIN)
         stopped = self._values([await store.get(keys.STOPPED)], Stopped)
         applied, models = await self._in_force()
         table = RoutingTable.build(
             applied=applied[0] if applied else None,
             models=[replace(spec, suspend=True) if spec.name in suspended else spec for spec in specs],
-        api_keys = (await store.list(keys.API_KEYS)).entries
-        suspended = {keys.last(entry.key) for entry in (await store.list(keys.SUSPENSIONS)).entries}
             endpoints=self._values(endpoints.entries, Endpoint),
         specs = self._values(models, ModelSpec)
             statuses=self._values(statuses.entries, ModelStatus),
             stopped=stopped[0] if stopped else None,
         )
-        present = {entry.key for entry in (*endpoints.entries, *statuses.entries, *models)}
+        # One that cannot be read is there all the same: it lets nobody in, and must not open the door to everybody.
+        self._keys_changed(self._values(api_keys, ApiKey), bool(api_keys))
+        present = {entry.key for entry in (*endpoints.entries, *statuses.entries, *models, *api_keys)}
         self._decoded = {key: kept for key, kept in self._decoded.items() if key in present}
         self._changed(table, endpoints.revision, urgent)
 

@@ -137,6 +137,28 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKey:
+    """Who may ask the gateways. `id`: what its token begins with; `digest`: the token's SHA-256 in hex. The token
+    itself is kept nowhere.
+
+    `models`: names or aliases that it may ask for; empty: all. `concurrency`: requests under way at once. Limits are of
+    each gateway; None: no limit. A revoked key is kept, so that the last one revoked does not open the gateways.
+    """
+
+    id: str
+    name: str
+    digest: str
+    created: Wall
+    by: str
+    models: tuple[str, ...] = ()
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrency: int | None = None
+    expires: Wall | None = None
+    revoked: Wall | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RestartOrder:
     """That instance is to begin anew; another of the same name has done so."""
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from llmgw.gateway.admission import Buffers
 from llmgw.gateway.http1 import MAX_HEAD, RequestParser
+from llmgw.gateway.keys import Caller
 from llmgw.units import Bytes
 
 GOOD = [
@@ -24,11 +25,12 @@ BROKEN = [
     b"\r\n",
     b"\x00",
 ]
+NOBODY = Caller(None, 0.0)
 FRAGMENTS = st.sampled_from([*GOOD, *BROKEN, b"\r\n\r\n", b"Upgrade: h2c\r\n", b"Host: a\r\n", b"0\r\n\r\n"])
 
 
 def parsed(data: bytes, cuts: list[int], buffers: Buffers | None = None) -> RequestParser:
-    parser = RequestParser(lambda: 1000, buffers or Buffers(Bytes(5000)))
+    parser = RequestParser(lambda: 1000, buffers or Buffers(Bytes(5000)), lambda token: (NOBODY, None))
     edges = [0, *sorted({cut % (len(data) + 1) for cut in cuts}), len(data)]
     for start, end in pairwise(edges):
         if start < end:

@@ -12,6 +12,7 @@ from llmgw.gateway import surface
 from llmgw.gateway.admission import Admission, Buffers
 from llmgw.gateway.balance import pick
 from llmgw.gateway.http1 import Request
+from llmgw.gateway.keys import Caller
 from llmgw.gateway.openai import ApiError, BadBody, Code, error_body, error_event, read_model, rewrite_model
 from llmgw.gateway.reply import LONGEST_LINE, Reply
 from llmgw.gateway.routes import Hold, Refusal, Route, RoutingTable, near_names
@@ -218,7 +219,7 @@ def reply(http11: bool = True, keep_alive: bool = True) -> Reply:
         Request(
             method="POST", target=b"/v1/chat/completions", path="/v1/chat/completions", body=b"", http11=http11,
             keep_alive=keep_alive, content_type=b"", content_encoding=b"", forward=b"", echo=b"X-Request-Id: 1\r\n",
-            foreign=False, buffers=Buffers(Bytes(0)),
+            foreign=False, buffers=Buffers(Bytes(0)), caller=Caller(None, 0.0),
         )
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from llmgw.store import keys
 from llmgw.store.codec import decode, encode
 from llmgw.store.damage import KINDS, set_aside
 from llmgw.store.memory import MemoryStore
-from llmgw.store.values import HistoryEntry
+from llmgw.store.values import ApiKey, HistoryEntry
 from llmgw.units import Instant, Mono, Wall
 
 NOW = Instant(Mono(1.0), Wall(1000.0))
@@ -80,3 +80,13 @@ async def test_a_newer_value_is_not_lost(tmp_path: Path) -> None:
     with pytest.raises(NewerFormat, match="upgrade"):
         await set_aside(store, NOW)
     assert await opened(tmp_path).get(keys.APPLIED) is not None
+
+
+async def test_a_damaged_api_key_stays_there_revoked_so_that_the_gateways_stay_shut(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    await store.put(keys.api_key("ada"), b"\xff")
+    (told,) = await set_aside(store, NOW)
+    assert "llmgw keys create ada" in told
+    entry = await opened(tmp_path).get(keys.api_key("ada"))
+    assert entry is not None
+    assert decode(entry.value, ApiKey).revoked == NOW.wall

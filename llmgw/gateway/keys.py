@@ -1,0 +1,170 @@
+"""Who asks, what they may ask for, and how much of it: API keys as one gateway knows them. Pure.
+
+As soon as there is a key, each request must bring one; revoked ones count, so that revoking the last does not open the
+gateway to everybody. Limits are this gateway's own: of several, each grants them.
+"""
+
+import hmac
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from llmgw.gateway.openai import CLASSES, ApiError, Code
+from llmgw.store.tokens import digest, id_of
+from llmgw.store.values import ApiKey
+from llmgw.units import Wall, format_seconds
+
+MINUTE: Final = 60.0
+_NO_DIGEST: Final = "0" * 64
+
+
+@dataclass(slots=True)
+class Bucket:
+    """So much a minute, in bursts of up to a minute's worth. It is overdrawn by what is known only afterwards."""
+
+    per_minute: int
+    level: float = 0.0
+    at: float = 0.0  #: seconds, of the caller's clock
+
+    def fill(self, now: float) -> float:
+        """What is in it."""
+        self.level = min(float(self.per_minute), self.level + (now - self.at) * self.per_minute / MINUTE)
+        self.at = now
+        return self.level
+
+    def until(self, amount: float, now: float) -> float:
+        """Seconds until `amount` is in it; 0: it is."""
+        missing = amount - self.fill(now)
+        return max(0.0, missing * MINUTE / self.per_minute)
+
+
+class Caller:
+    """One key's doings, for as long as there is the key. `key` None: whoever asks where no key is needed."""
+
+    __slots__ = ("_requests", "_tokens", "answers", "in_flight", "key", "limited", "tokens_in", "tokens_out")
+
+    def __init__(self, key: ApiKey | None, now: float) -> None:
+        self.key = key
+        self.in_flight = 0
+        self.answers: dict[str, int] = {}
+        self.limited = 0
+        self.tokens_in = self.tokens_out = 0
+        self._requests: Bucket | None = None
+        self._tokens: Bucket | None = None
+        self.take_over(key, now)
+
+    @property
+    def name(self) -> str:
+        return "" if self.key is None else self.key.name
+
+    def take_over(self, key: ApiKey | None, now: float) -> None:
+        """The key as it is from now on. A limit that is as it was goes on where it is."""
+        self.key = key
+        self._requests = _bucket(self._requests, None if key is None else key.requests_per_minute, now)
+        self._tokens = _bucket(self._tokens, None if key is None else key.tokens_per_minute, now)
+
+    def may_ask(self, *names: str) -> bool:
+        """For a model that goes by any of these."""
+        allowed = self.key.models if self.key is not None else ()
+        return not allowed or any(name in allowed for name in names)
+
+    def enter(self, now: float) -> ApiError | None:
+        """Begin a request: `leave` ends it. Or why it may not begin now."""
+        key = self.key
+        if key is None:
+            self.in_flight += 1
+            return None
+        if key.concurrency is not None and self.in_flight >= key.concurrency:
+            what = f"{self.in_flight} requests of key {key.name!r} are under way, as many as it may have"
+            return self._refused(what, 1.0)
+        requests, tokens = self._requests, self._tokens
+        if requests is not None and (wait := requests.until(1.0, now)):
+            return self._refused(f"key {key.name!r} may ask {requests.per_minute} times a minute", wait)
+        if tokens is not None and (wait := tokens.until(1.0, now)):
+            return self._refused(f"key {key.name!r} may use {tokens.per_minute} tokens a minute", wait)
+        if requests is not None:
+            requests.level -= 1.0
+        self.in_flight += 1
+        return None
+
+    def answered(self, status: int) -> None:
+        kind = CLASSES[status // 100]
+        self.answers[kind] = self.answers.get(kind, 0) + 1
+
+    def leave(self) -> None:
+        self.in_flight -= 1
+
+    def used(self, tokens_in: int, tokens_out: int, now: float) -> None:
+        """A request came to so many tokens, as its engine counts them."""
+        self.tokens_in += tokens_in
+        self.tokens_out += tokens_out
+        if self._tokens is not None:
+            self._tokens.fill(now)
+            self._tokens.level -= tokens_in + tokens_out
+
+    def _refused(self, what: str, wait: float) -> ApiError:
+        self.limited += 1
+        after = max(1, math.ceil(wait))
+        message = f"{what}; try again in {format_seconds(after)}"
+        return ApiError(status=429, code=Code.RATE_LIMITED, message=message, retry_after=after)
+
+
+def _bucket(before: Bucket | None, per_minute: int | None, now: float) -> Bucket | None:
+    if per_minute is None:
+        return None
+    if before is not None and before.per_minute == per_minute:
+        return before
+    return Bucket(per_minute=per_minute, level=float(per_minute), at=now)
+
+
+MISSING: Final = ApiError(
+    status=401,
+    code=Code.KEY_MISSING,
+    message="an API key is needed: send `Authorization: Bearer sk-llmgw-…`; `llmgw keys create NAME` makes one",
+)
+WRONG: Final = ApiError(status=401, code=Code.KEY_WRONG, message="the API key is not known here")
+
+
+@dataclass(slots=True)
+class Keyring:
+    """The keys there are, by id, each with its doings. Changed in place: what is under way keeps its `Caller`."""
+
+    anonymous: Caller = field(default_factory=lambda: Caller(None, 0.0))
+    callers: Mapping[str, Caller] = field(default_factory=dict)
+    required: bool = False
+
+    def change(self, keys: Iterable[ApiKey], now: float, *, required: bool = False) -> None:
+        """`required`: also where there are no keys."""
+        callers: dict[str, Caller] = {}
+        for key in keys:
+            caller = self.callers.get(key.id)
+            if caller is None:
+                caller = Caller(key, now)
+            else:
+                caller.take_over(key, now)
+            callers[key.id] = caller
+        self.callers = callers
+        self.required = required or bool(callers)
+
+    def admit(self, credential: bytes | None, wall: Wall) -> Caller | ApiError:
+        """Whose request it is. `credential`: a token as it was sent; None: there was none."""
+        if not self.required:
+            return self.anonymous
+        if credential is None:
+            return MISSING
+        caller = self.callers.get(id_of(credential) or "")
+        key = None if caller is None else caller.key
+        # Compared in any case, and in constant time: how long it takes tells nobody how near he came.
+        same = hmac.compare_digest(digest(credential), _NO_DIGEST if key is None else key.digest)
+        if caller is None or key is None or not same:
+            return WRONG
+        if key.revoked is not None:
+            return ApiError(status=401, code=Code.KEY_REVOKED, message=f"the API key {key.name!r} was revoked")
+        if key.expires is not None and key.expires <= wall:
+            return ApiError(status=401, code=Code.KEY_EXPIRED, message=f"the API key {key.name!r} has expired")
+        return caller
+
+    def active(self) -> Collection[Caller]:
+        """Those whose counts are told: with a key that is still good."""
+        return [caller for caller in self.callers.values() if caller.key is not None and caller.key.revoked is None]

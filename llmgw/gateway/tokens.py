@@ -1,0 +1,90 @@
+"""How many tokens a request came to, by what its engine says of it at the beginning or the end of the answer. Pure.
+
+Nothing is added to a request to make an engine say more: what clients get stays what they asked for. Where a stream
+says nothing of it, its events are counted: one for each token, near enough.
+"""
+
+import re
+from typing import Final
+
+import msgspec
+
+KEPT: Final = 4096
+"""Bytes that are looked at of an answer's first piece, and of each of its last three: what comes after the usage is
+but the word that it is over."""
+
+_OBJECT: Final = re.compile(rb'"(?:usage|timings)"\s*:\s*(\{(?:[^{}]|\{[^{}]*\})*+\})')
+"""Possessive, and two levels deep, as the details of cached tokens are."""
+
+
+class _Counts(msgspec.Struct):
+    """As OpenAI's, Anthropic's, and llama.cpp's timings have it."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    prompt_n: int | None = None
+    cache_n: int | None = None
+    predicted_n: int | None = None
+
+
+_read: Final = msgspec.json.Decoder(_Counts).decode
+
+
+class Tally:
+    """Takes an answer's pieces as they come; reading them waits until it is complete."""
+
+    __slots__ = ("_before", "_earlier", "_events", "_first", "_last", "_stream")
+
+    def __init__(self) -> None:
+        self._first = self._earlier = self._before = self._last = b""
+        self._stream = False
+        self._events = 0
+
+    def begin(self, body: bytes, *, stream: bool) -> None:
+        self._stream = stream
+        self.add(body)
+
+    def add(self, body: bytes) -> None:
+        """On the path of every piece: nothing is copied."""
+        if not body:
+            return
+        if not self._first:
+            self._first = body if len(body) <= KEPT else body[:KEPT]
+        if self._stream:
+            self._events += body.count(b"data:")
+        self._earlier, self._before, self._last = self._before, self._last, body
+
+    def result(self) -> tuple[int, int]:
+        """Tokens of the prompt and of the answer."""
+        end = b"".join((self._earlier[-KEPT:], self._before[-KEPT:], self._last[-KEPT:]))
+        given, made = _counts(end)
+        if given is None:  # embeddings tell it first, and so does an Anthropic stream
+            given, at_first = _counts(self._first)
+            made = at_first if made is None else made
+        if made is None and self._stream:
+            made = max(0, self._events - 2)  # the last two say why it ended, and that it did
+        return given or 0, made or 0
+
+
+def _counts(text: bytes) -> tuple[int | None, int | None]:
+    """The last that is said in it: of the prompt and of the answer."""
+    given: int | None = None
+    made: int | None = None
+    for match in _OBJECT.finditer(text):
+        try:
+            one = _read(match[1])
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            continue
+        prompt = one.prompt_n + (one.cache_n or 0) if one.prompt_n is not None else None
+        given = _first_of(one.prompt_tokens, one.input_tokens, prompt, given)
+        made = _first_of(one.completion_tokens, one.output_tokens, one.predicted_n, made)
+        if one.total_tokens is not None and given is not None and made is None:
+            made = max(0, one.total_tokens - given)
+    return given, made
+
+
+def _first_of(*counts: int | None) -> int | None:
+    return next((count for count in counts if count is not None), None)
