@@ -68,6 +68,7 @@ def create_app(
     app.include_router(diff_routes(compare), prefix="/api/v1")
     app.include_router(node_routes(store, events, clock or SystemClock()), prefix="/api/v1")
     app.include_router(capacity_routes(store, events, clock or SystemClock()), prefix="/api/v1")
+    app.include_router(key_routes(store, events, clock or SystemClock()), prefix="/api/v1")
     app.include_router(member_routes(store, clock or SystemClock()), prefix="/api/v1")
     if controller is not None:
         app.add_middleware(Elsewhere, store=store, name=controller)
@@ -88,7 +89,6 @@ def _open_routes(store: Store, collect: Sequence[metrics.Collect], leads: Callab
         reason = views.not_ready(await reading.look(store))
         return answer({"ready": True}) if reason is None else failure(503, "not_ready", reason)
 
-    app.include_router(key_routes(store, events, clock or SystemClock()), prefix="/api/v1")
     @routes.get("/metrics")
     async def scrape(request: Request) -> Response:
         accept = request.headers.get("accept", "")

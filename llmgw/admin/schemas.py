@@ -11,8 +11,8 @@ import msgspec
 
 from llmgw.admin.capacities import CAPACITIES
 from llmgw.admin.diffs import DIFFS
-from llmgw.admin.members import MEMBERS
 from llmgw.admin.key_routes import KEYS
+from llmgw.admin.members import MEMBERS
 from llmgw.admin.plans import PLANS
 from llmgw.admin.shapes import OUTPUTS
 from llmgw.admin.simulations import SIMULATIONS

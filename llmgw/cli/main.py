@@ -21,8 +21,8 @@ from llmgw.cli import (
     events,
     explain,
     fleet,
-    models,
     keys,
+    models,
     nodes,
     plan,
     plugins,
@@ -83,6 +83,7 @@ def make_app() -> typer.Typer:
     app.command("collect")(collect.collect)
     app.command("bench")(bench.bench)
     app.command("doctor")(doctor.doctor)
+    app.add_typer(keys.make_app(), name="keys")
     app.add_typer(weights.make_app(), name="weights")
     app.add_typer(service.make_app(), name="service")
     app.add_typer(plugins.make_app(), name="plugins")
@@ -94,7 +95,6 @@ def main(args: Sequence[str] | None = None) -> None:
     _settle_streams()
     code = _run(sys.argv[1:] if args is None else args)
     try:
-    app.add_typer(keys.make_app(), name="keys")
         sys.stdout.flush()
     except BrokenPipeError:  # the reader left: what it wanted, it has
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -97,10 +97,10 @@ class StoreView:
         store = self._store
         urgent, self._assigned = self._assigned, False
         endpoints = await store.list(keys.ENDPOINTS)
-        api_keys = (await store.list(keys.API_KEYS)).entries
-        suspended = {keys.last(entry.key) for entry in (await store.list(keys.SUSPENSIONS)).entries}
         statuses = await store.list(keys.EXPLAIN)
         stopped = self._values([await store.get(keys.STOPPED)], Stopped)
+        api_keys = (await store.list(keys.API_KEYS)).entries
+        suspended = {keys.last(entry.key) for entry in (await store.list(keys.SUSPENSIONS)).entries}
         applied, models = await self._in_force()
         table = RoutingTable.build(
             applied=applied[0] if applied else None,
@@ -110,10 +110,10 @@ class StoreView:
             statuses=self._values(statuses.entries, ModelStatus),
             stopped=stopped[0] if stopped else None,
         )
-        # One that cannot be read is there all the same: it lets nobody in, and must not open the door to everybody.
-        self._keys_changed(self._values(api_keys, ApiKey), bool(api_keys))
         present = {entry.key for entry in (*endpoints.entries, *statuses.entries, *models, *api_keys)}
         self._decoded = {key: kept for key, kept in self._decoded.items() if key in present}
+        # One that cannot be read is there all the same: it lets nobody in, and must not open the door to everybody.
+        self._keys_changed(self._values(api_keys, ApiKey), bool(api_keys))
         self._changed(table, endpoints.revision, urgent)
 
     async def _in_force(self) -> tuple[list[Applied], Sequence[Entry]]:
