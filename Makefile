@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
-# Tests of one file run in order, in one of so many processes: most of them wait, so more than there are cores.
+# Tests of one file run in order, in one of so many processes: most of them wait, so more than there are cores. Which
+# files come first tests/conftest.py says.
 WORKERS ?= 4
 
 .DEFAULT_GOAL := help
@@ -16,7 +17,7 @@ up: $(VENV)/.ready-cpu ## serve the quickstart catalog with a real model on the 
 	$(BIN)/llmgw up catalog-examples/quickstart $(ARGS)
 
 test: $(VENV)/.ready-cpu-test ## run every test that takes seconds
-	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-slow: $(VENV)/.ready-cpu-test ## run the tests that take minutes
 	$(BIN)/python -m pytest -m slow --timeout=3600 $(ARGS)
