@@ -73,6 +73,7 @@ class Origin:
     depth: int = DEPTH
     access: Access = Access()
     signers: str | None = None  #: a file of those who may sign commits; None: they need not be signed
+    polling: bool = False  #: of a directory: without the file system's events
 
     @property
     def name(self) -> str:

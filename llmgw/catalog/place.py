@@ -6,12 +6,15 @@ All of them are read, followed and asked to look again in the same way; whoever 
 import asyncio
 import contextlib
 import random
+import re
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
+
+from watchfiles import awatch
 
 from llmgw.catalog import git
 from llmgw.catalog.asks import Asks
@@ -58,7 +61,7 @@ def place_of(origin: Origin, home: Path) -> Place:
     path = Path(origin.where)
     if origin.commits or origin.ref.name or git.is_bare(path):
         return Committed(path, ref=_local(origin), below=origin.inside, name=origin.name)
-    return Directory(path / origin.inside)
+    return Directory(path / origin.inside, polling=origin.polling)
 
 
 def _local(origin: Origin) -> str:
@@ -68,10 +71,11 @@ def _local(origin: Origin) -> str:
 
 
 class Directory:
-    """A directory's files as they stand."""
+    """A directory's files as they stand. `polling`: the file system's events are not to be used."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, polling: bool = False) -> None:
         self._path = path
+        self._polling = polling
         self.name = str(path)
         self.asks = Asks()
 
@@ -79,7 +83,7 @@ class Directory:
         return read_source(self._path) if revision is None else read_revision(self._path, revision)
 
     def follow(self) -> AsyncGenerator[Observation, None]:
-        return follow(self._path, asks=self.asks)
+        return follow(self._path, asks=self.asks, events=None if self._polling else awatch)
 
 
 class Committed:
@@ -130,7 +134,13 @@ class Elsewhere:
         """As it was when it was last fetched."""
         if not git.is_bare(self._mirror.path):
             raise CatalogUnreadable(f"{self._origin.where} has not been fetched yet")
-        return read_revision(self._mirror.path, revision or HEAD, below=self._origin.inside)
+        return read_revision(self._mirror.path, self._here(revision or "HEAD"), below=self._origin.inside)
+
+    def _here(self, revision: str) -> str:
+        """As our copy has it, whose only name is that of what is followed: `HEAD~1`, `main^`."""
+        base = re.split(r"[~^@:]", revision, maxsplit=1)[0]
+        known = ("HEAD", self._origin.ref.name, f"refs/heads/{self._origin.ref.name}")
+        return HEAD + revision[len(base) :] if base in known else revision
 
     async def follow(self) -> AsyncGenerator[Observation, None]:
         told = _Told()

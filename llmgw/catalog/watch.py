@@ -17,10 +17,12 @@ from watchfiles import Change, awatch
 
 from llmgw.catalog import git
 from llmgw.catalog.asks import Asks
+from llmgw.catalog.mounts import why_silent
 from llmgw.catalog.source import IGNORE_FILE, Look, Settling, Source, look_at
 from llmgw.errors import CatalogUnreadable, LlmgwError
 from llmgw.tasks import Tasks
 
+POLL: Final = 2.0  #: seconds between two looks that no event asked for
 REHASH: Final = 60.0  #: seconds after which all is read again, whatever the fingerprint says
 SHARE: Final = 100  #: a poll that takes long is made rarer: it may use one part in so many of the time
 STEP_MS: Final = 30  #: events this close together are one hint
@@ -49,14 +51,20 @@ class Observation:
 
 
 async def follow(
-    path: Path, *, poll: float = 2.0, events: Events = awatch, asks: Asks | None = None
+    path: Path,
+    *,
+    poll: float = POLL,
+    events: Events | None = awatch,
+    asks: Asks | None = None,
+    silent: Callable[[Path], str | None] = why_silent,
 ) -> AsyncGenerator[Observation, None]:
     """Yield the state of `path` now, and then each settled one that differs (in files, commit, dirtiness, error or
     watcher). Never ends by itself.
 
-    `poll`: seconds between looks when no event says to look. `path` is resolved anew each time: it may be a link that
-    is swapped, and may vanish and come back. Blocking work runs in threads. Each of the `asks` is answered by a state
-    that was read after it, whether or not that differs.
+    `poll`: seconds between looks when no event says to look. `events` None: only they find changes, as is wanted;
+    `silent`: why there can be no events of the directory, which is told. `path` is resolved anew each time: it may be a
+    link that is swapped, and may vanish and come back. Blocking work runs in threads. Each of the `asks` is answered by
+    a state that was read after it, whether or not that differs.
     """
     tasks, asks = Tasks(), asks or Asks()
     hints = _Hints(events, tasks, asks.event)
@@ -66,15 +74,22 @@ async def follow(
         while True:
             asked = asks.number
             if await reader.look_again(anew=asked != reader.asked):
-                hints.arm(reader.places())
+                hints.arm(reader.places(), await asyncio.to_thread(silent, path))
             reader.asked = asked
-            seen = reader.observation(hints.why)
+            seen = reader.observation(_watcher(hints.why, poll, wanted=events is None))
             if (key := (*seen.told, asked)) != told:
                 told = key
                 yield seen
             await hints.wait(reader.pause(poll))
     finally:
         await tasks.close()
+
+
+def _watcher(why: str | None, poll: float, *, wanted: bool) -> str:
+    """In a line. `wanted`: that only polling finds changes."""
+    if wanted:
+        return f"ok (polling every {poll:g} s)"
+    return "ok" if why is None else f"degraded: polling every {poll:g} s: {why}"
 
 
 class _Reader:
@@ -111,8 +126,7 @@ class _Reader:
         except CatalogUnreadable as error:
             self._source, self._error = None, error
 
-    def observation(self, degraded: str | None) -> Observation:
-        watcher = "ok" if degraded is None else f"degraded: {degraded}"
+    def observation(self, watcher: str) -> Observation:
         if self._source is not None and self._source.note:
             watcher = f"{watcher} ({self._source.note})"
         return Observation(source=self._source, error=self._error, watcher=watcher, asked=self.asked)
@@ -169,18 +183,26 @@ def _links(path: Path) -> Iterable[Path]:
 class _Hints:
     """Says when to look sooner than the next poll. `why`: what keeps it from knowing."""
 
-    def __init__(self, events: Events, tasks: Tasks, hint: asyncio.Event) -> None:
+    def __init__(self, events: Events | None, tasks: Tasks, hint: asyncio.Event) -> None:
         self._events = events
         self._tasks = tasks
         self._task: asyncio.Task[Any] | None = None
         self._hint = hint
+        self._silent = False
         self.why: str | None = None
 
-    def arm(self, places: _Places) -> None:
-        """Watch these from now on. Also where they are the same: a directory made anew is another one."""
+    def arm(self, places: _Places, silent: str | None) -> None:
+        """Watch these from now on. Also where they are the same: a directory made anew is another one. `silent`: why
+        that would be of no use."""
         if self._task is not None:
             self._task.cancel()
-        self._task = self._tasks.start(self._watch(places), "catalog-events")
+        if self._events is None:
+            return
+        if silent is not None or self._silent:
+            self.why = silent
+        self._silent = silent is not None
+        if not self._silent:
+            self._task = self._tasks.start(self._watch(places), "catalog-events")
 
     async def wait(self, seconds: float) -> None:
         """Until a hint, at most so long."""
@@ -208,6 +230,7 @@ class _Hints:
             pause, failed = min(pause * 2, REARM_CAP) if failed else pause, True
 
     def _open(self, places: _Places) -> AsyncGenerator[set[tuple[Change, str]], None]:
+        assert self._events is not None, "armed only with events"
         return self._events(
             *sorted(filter(os.path.isdir, places.directories)),
             watch_filter=places.matter,

@@ -1,5 +1,6 @@
 """What `llmgw up` and `llmgw controller` have in common: where the catalog comes from, and who may call for a look."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -99,7 +100,8 @@ class Following:
             where = Path(self.catalog).expanduser().absolute()
             commits = self.commits_only or self.signers is not None  # what nobody committed nobody signed
             return Origin(
-                where=str(where), ref=ref or Ref(), inside=inside, commits=commits, signers=self._signers()
+                where=str(where), ref=ref or Ref(), inside=inside, commits=commits, signers=self._signers(),
+                polling=_polling(),
             )  # fmt: skip
         address, named, below = read_address(self.catalog, insecure=self.insecure)
         if ref is not None and named.name:
@@ -166,6 +168,14 @@ class Following:
         wrong = [option for option, value in given.items() if value is not None]
         if wrong:
             raise UsageError(f"{', '.join(wrong)}: {self.catalog} is on this machine; only a git URL takes that")
+
+
+def _polling() -> bool:
+    """What LLMGW_WATCH says: `auto` or `poll`. Raises UsageError."""
+    said = os.environ.get("LLMGW_WATCH", "auto")
+    if said not in ("auto", "poll"):
+        raise UsageError(f"LLMGW_WATCH={said}: write auto, or poll to do without the file system's events")
+    return said == "poll"
 
 
 def secret_ref(env: str | None, file: str | None, option: str) -> "SecretRef | None":

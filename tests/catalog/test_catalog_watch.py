@@ -3,9 +3,12 @@
 import asyncio
 import errno
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +16,15 @@ import pytest
 from catalog_texts import MODEL, commit_all, git, model
 from watchfiles import awatch
 
+from llmgw.catalog.mounts import why_silent
 from llmgw.catalog.source import Source
 from llmgw.catalog.watch import Observation, follow
 from llmgw.errors import CatalogUnreadable
 
 NEVER = 600.0  #: a poll that does not come within a test: only events can have found the change
 OFTEN = 0.05
+
+Silent = Callable[[Path], str | None]
 
 
 class Following:
@@ -28,8 +34,8 @@ class Following:
         self.seen: list[Observation] = []
         self._more = asyncio.Event()
 
-    async def run(self, path: Path, poll: float, events: Any) -> None:
-        async with aclosing(follow(path, poll=poll, events=events)) as states:
+    async def run(self, path: Path, poll: float, events: Any, silent: Silent) -> None:
+        async with aclosing(follow(path, poll=poll, events=events, silent=silent)) as states:
             async for state in states:
                 self.seen.append(state)
                 self._more.set()
@@ -51,9 +57,11 @@ class Following:
 
 
 @asynccontextmanager
-async def following(path: Path, poll: float = NEVER, events: Any = awatch) -> AsyncIterator[Following]:
+async def following(
+    path: Path, poll: float = NEVER, events: Any = awatch, silent: Silent = why_silent
+) -> AsyncIterator[Following]:
     follower = Following()
-    task = asyncio.create_task(follower.run(path, poll, events))
+    task = asyncio.create_task(follower.run(path, poll, events, silent))
     try:
         yield follower
     finally:
@@ -258,3 +266,129 @@ async def test_nothing_is_left_running_once_the_follower_ends(tmp_path: Path) ->
         await seen.until(lambda state: state.source is not None)
     assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
     assert not [thread.name for thread in threading.enumerate() if "atch" in thread.name]
+
+
+@dataclass(frozen=True)
+class Mounted:
+    mountpoint: str
+    fstype: str
+
+
+@pytest.mark.parametrize(
+    ("kind", "silent"),
+    [("nfs4", True), ("cifs", True), ("9p", True), ("fuse.sshfs", True), ("ext4", False), ("fuse.bindfs", False)],
+)
+def test_a_file_system_that_others_write_to_is_known_for_what_it_is(kind: str, silent: bool) -> None:
+    mounts = [Mounted("/", "ext4"), Mounted("/srv", "nfs"), Mounted("/srv/here", kind), Mounted("/srv/he", "nfs")]
+    told = why_silent(Path("/srv/here/catalog"), lambda: mounts)
+    assert (told is not None) == silent
+    if told is not None:
+        assert f"lies on {kind}" in told
+
+
+def test_of_mounts_on_one_place_the_last_is_seen_and_here_none_is_silent(tmp_path: Path) -> None:
+    mounts = [Mounted("/", "ext4"), Mounted("/srv", "nfs"), Mounted("/srv", "xfs")]
+    assert why_silent(Path("/srv/catalog"), lambda: mounts) is None
+    assert why_silent(Path("/other"), list) is None
+    assert why_silent(tmp_path) is None
+
+
+async def test_on_a_network_file_system_polling_finds_changes_and_status_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("1")
+    calls = []
+
+    async def unused(*_: str, **__: Any) -> AsyncGenerator[set[Any], None]:
+        calls.append(1)
+        yield set()
+
+    async with following(tmp_path, poll=OFTEN, events=unused, silent=lambda path: f"{path} lies on nfs4") as seen:
+        await seen.files(a="1")
+        assert seen.seen[-1].watcher == f"degraded: polling every 0.05 s: {tmp_path} lies on nfs4"
+        (tmp_path / "a.yaml").write_text("2")
+        await seen.files(a="2")
+    assert calls == [], "no watch is held that would be of no use"
+
+
+async def test_a_link_that_is_swapped_away_from_a_network_file_system_is_watched_from_then_on(tmp_path: Path) -> None:
+    for name in ("nfs", "disk"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.yaml").write_text(name)
+    (tmp_path / "catalog").symlink_to("nfs")
+
+    def silent(path: Path) -> str | None:
+        return "on nfs" if path.resolve().name == "nfs" else None
+
+    async with following(tmp_path / "catalog", poll=OFTEN, silent=silent) as seen:
+        await seen.files(a="nfs")
+        assert "degraded" in seen.seen[-1].watcher
+        (tmp_path / "next").symlink_to("disk")
+        (tmp_path / "next").replace(tmp_path / "catalog")
+        await seen.files(a="disk")
+        await seen.until(lambda state: state.watcher == "ok")
+
+
+async def test_polling_alone_is_fine_where_it_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("1")
+    async with following(tmp_path, poll=OFTEN, events=None) as seen:
+        await seen.files(a="1")
+        assert seen.seen[-1].watcher == "ok (polling every 0.05 s)"
+        (tmp_path / "a.yaml").write_text("2")
+        await seen.files(a="2")
+
+
+async def test_a_config_map_whose_data_link_is_swapped_is_followed(tmp_path: Path) -> None:
+    """As Kubernetes does it: files are links through `..data`, a link to a directory with a time stamp."""
+    for stamp, text in (("..2026_1", "1"), ("..2026_2", "2")):
+        (tmp_path / stamp).mkdir()
+        (tmp_path / stamp / "a.yaml").write_text(text)
+    (tmp_path / "..data").symlink_to("..2026_1")
+    (tmp_path / "a.yaml").symlink_to("..data/a.yaml")
+    async with following(tmp_path) as seen:
+        await seen.files(a="1")
+        (tmp_path / "..data_tmp").symlink_to("..2026_2")
+        (tmp_path / "..data_tmp").replace(tmp_path / "..data")
+        await seen.files(a="2")
+
+
+SHORT_OF_INSTANCES = """
+import asyncio, ctypes, os, sys
+from contextlib import aclosing
+from pathlib import Path
+from llmgw.catalog.watch import follow
+
+os.setresuid(64999, 0, 0)  # limits go by the real user, access to files by the effective one
+inotify = ctypes.CDLL(None, use_errno=True).inotify_init
+taken = []
+while (one := inotify()) >= 0:
+    taken.append(one)
+directory = Path(sys.argv[1])
+
+async def main():
+    async with aclosing(follow(directory, poll=0.05)) as states:
+        async for state in states:
+            text = state.source and state.source.files["a.yaml"].decode()
+            if state.watcher != "ok" and text == "1":
+                print(state.watcher, flush=True)
+                (directory / "a.yaml").write_text("2")
+            elif text == "2" and taken:
+                print("found 2", flush=True)
+                while taken:
+                    os.close(taken.pop())
+            elif text == "2" and state.watcher == "ok":
+                print("ok again", flush=True)
+                return
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_where_the_systems_limit_is_reached_polling_finds_changes_until_there_is_room_again(tmp_path: Path) -> None:
+    """For a user of its own, whose limit concerns nobody else."""
+    (tmp_path / "a.yaml").write_text("1")
+    argv = [sys.executable, "-c", SHORT_OF_INSTANCES, str(tmp_path)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    limited, *rest = done.stdout.splitlines()
+    assert limited.startswith("degraded: polling every 0.05 s: ")
+    assert rest == ["found 2", "ok again"]
