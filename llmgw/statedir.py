@@ -58,6 +58,11 @@ class StateDir:
         return self.root / "last-good" / "catalog.json"
 
     @property
+    def source(self) -> Path:
+        """The copy of a repository elsewhere that the catalog is followed in."""
+        return self.root / "source"
+
+    @property
     def admin(self) -> Path:
         return self.root / "admin.json"
 

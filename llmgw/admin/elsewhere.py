@@ -1,7 +1,7 @@
 """Questions that another process of the fleet answers: passed on to it, and its answer streamed back.
 
-Plans and differences are the leader's: only it knows what is in force and has looked at the catalog. An engine's log
-lies where the engine runs. All processes of a fleet know the same token.
+Plans, differences and earlier catalogs are the leader's: only it knows what is in force and has looked at the catalog.
+An engine's log lies where the engine runs. All processes of a fleet know the same token.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -20,12 +20,13 @@ from llmgw.admin.answers import failure
 from llmgw.admin.members import agent_urls
 from llmgw.admin.reading import Seen
 from llmgw.admin.shapes import NOT_THERE, ErrorOutput
+from llmgw.errors import RetryableError
 from llmgw.ids import ModelName
 from llmgw.store.api import Store
 from llmgw.store.values import Role
 from llmgw.units import MIB
 
-LEADERS: Final = frozenset({"/api/v1/plan", "/api/v1/diff", "/api/v1/collect"})
+LEADERS: Final = frozenset(f"/api/v1/{what}" for what in ("plan", "diff", "collect", "rollback", "sync", "catalog"))
 LOGS: Final = "/api/v1/logs"
 
 MOST_ASKED: Final = 16
@@ -67,6 +68,22 @@ class Elsewhere:
         if leader is None or leader.name == self._name:
             return ()
         return [each.url for each in seen.members if each.role is Role.CONTROLLER and each.name == leader.name]
+
+
+async def tell_leader(store: Store, token: str, path: str, body: object) -> None:
+    """POST that to the controller that leads. Raises RetryableError where nobody does, or it cannot be asked."""
+    seen = await reading.look(store)
+    leader = seen.leader.name if seen.leader is not None else None
+    urls = [each.url for each in seen.members if each.role is Role.CONTROLLER and each.name == leader]
+    if not urls:
+        raise RetryableError("no controller leads just now: try again in a few seconds")
+    try:
+        async with httpx.AsyncClient(timeout=TIMEOUT, trust_env=False, verify=urls[0].startswith("https:")) as client:
+            headers = {"Authorization": f"Bearer {token}"}
+            reply = await client.post(urls[0] + path, content=msgspec.json.encode(body), headers=headers)
+            reply.raise_for_status()
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise RetryableError(f"the controller that leads cannot be asked: {error}") from error
 
 
 def _with_logs(seen: Seen, asked: str) -> Sequence[str]:

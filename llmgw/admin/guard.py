@@ -14,13 +14,15 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llmgw.admin.answers import failure
+from llmgw.admin.webhook import PATH as WEBHOOK
 
 OPEN: Final = frozenset({"/metrics", "/healthz", "/readyz"})
 """Paths that need no token."""
 
 
 class Guard:
-    """Passes on requests for a name we serve that carry the token, or ask for an open path."""
+    """Passes on requests for a name we serve that carry the token, or ask for an open path; and calls of the webhook,
+    which come by whatever name and are signed."""
 
     def __init__(self, app: ASGIApp, *, token: str, hosts: Collection[str] = ()) -> None:
         self._app = app
@@ -31,7 +33,7 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        refusal = self._refuse(scope)
+        refusal = None if scope["type"] == "http" and scope["path"] == WEBHOOK else self._refuse(scope)
         await (refusal or self._app)(scope, receive, send)
 
     def _refuse(self, scope: Scope) -> Response | None:

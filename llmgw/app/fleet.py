@@ -23,6 +23,8 @@ from llmgw.app.listening import Listen
 from llmgw.app.membership import Membership
 from llmgw.app.parts import Base, Deciding
 from llmgw.app.process import Parts, Work, run_process
+from llmgw.catalog.origin import Origin
+from llmgw.catalog.spec import SecretRef
 from llmgw.clock import SystemClock
 from llmgw.errors import RetryableError, TerminalError
 from llmgw.gateway.server import Gateway
@@ -60,7 +62,8 @@ class FleetOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerOptions(FleetOptions):
-    catalog: Path
+    catalog: Origin
+    webhook: SecretRef | None = None  #: of whoever may call for a look at the source
     patience: float = LOST  #: seconds after which what a silent node ran is placed elsewhere
 
 
@@ -240,6 +243,10 @@ async def _controller(joined: _Joined, options: ControllerOptions, say: Say) -> 
         hosts=joined.hosts,
         foresee=leading.foresee,
         compare=leading.compare,
+        refresh=leading.refresh,
+        read=leading.read,
+        webhook=parts.secret_of(options.webhook),
+        find=leading.find,
         controller=options.name,
         leads=lambda: leading.leads,
     )

@@ -9,6 +9,7 @@ import structlog
 from prometheus_client.core import Metric
 
 from llmgw.app.parts import Deciding
+from llmgw.catalog.live import CatalogState
 from llmgw.catalog.load import Loaded
 from llmgw.catalog.spec import Catalog
 from llmgw.clock import Clock
@@ -110,6 +111,15 @@ async def _lost(leadership: Leadership) -> None:
 
 def _raise_one(task: "asyncio.Task[None]") -> None:
     """What a part raised; RetryableError where all of it is that."""
+    async def find(self, revision: str | None) -> Catalog:
+        return await self._leader().sync.find(revision)
+
+    async def read(self, revision: str | None) -> Catalog:
+        return await self._leader().comparing.read(revision)
+
+    async def refresh(self, patience: float) -> tuple[CatalogState, bool]:
+        return await self._leader().sync.refresh(patience)
+
     failure = task.exception()
     while isinstance(failure, BaseExceptionGroup):
         rest = failure.split(RetryableError)[1]

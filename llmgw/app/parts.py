@@ -8,7 +8,11 @@ from llmgw.agent.loop import Agent
 from llmgw.agent.ports import DEFAULT_PORTS
 from llmgw.app.ending import Say
 from llmgw.app.pressure import Pressure
+from llmgw.catalog.access import read_secret
 from llmgw.catalog.live import LiveCatalog
+from llmgw.catalog.origin import Origin
+from llmgw.catalog.place import place_of
+from llmgw.catalog.spec import SecretRef
 from llmgw.clock import Clock
 from llmgw.engine.manager import Engines, find_engines
 from llmgw.facts import Event
@@ -70,14 +74,15 @@ def build_cache(base: Base, root: Path | None, *, mirror: Mirror | None = None) 
 def build_deciding(
     base: Base,
     engines: Engines,
-    catalog: Path,
+    catalog: Origin,
     *,
     look: Look,
     nodes: Collection[NodeName] | None = None,
     liveness: Liveness | None = None,
 ) -> Deciding:
     """`nodes`: those that take part, where that is known. `look`: at the files of this machine."""
-    live = LiveCatalog(str(catalog))
+    place = place_of(catalog, base.state.source)
+    live = LiveCatalog(place.name)
     controller = Controller(
         store=base.store,
         live=live,
@@ -88,7 +93,7 @@ def build_deciding(
         liveness=liveness,
     )
     sync = CatalogSync(
-        path=catalog,
+        place=place,
         store=base.store,
         live=live,
         engines=engines,
@@ -99,15 +104,16 @@ def build_deciding(
     )
     foresight = Foresight(
         store=base.store,
-        path=catalog,
+        place=place,
         live=live,
         liveness=controller.liveness,
+        signers=None if catalog.signers is None else Path(catalog.signers),
         engines=engines,
         clock=base.clock,
         node=base.node,
         look=look,
     )
-    comparing = Comparing(live=live, path=catalog, engines=engines)
+    comparing = Comparing(live=live, place=place, engines=engines)
     pressure = Pressure(store=base.store, clock=base.clock, record=base.events.record, compare=comparing.sides)
     return Deciding(controller=controller, sync=sync, foresight=foresight, comparing=comparing, pressure=pressure)
 
@@ -118,6 +124,11 @@ def build_agent(base: Base, engines: Engines, cache: Cache, *, ports: range | No
         node=base.node,
         store=base.store,
         state=base.state,
+def secret_of(webhook: SecretRef | None) -> Callable[[], str] | None:
+    """What gives the webhook's secret. It is read each time: it may be replaced."""
+    return None if webhook is None else lambda: read_secret(webhook, "the secret for webhooks")
+
+
         cache=cache,
         engines=engines,
         clock=base.clock,

@@ -12,6 +12,8 @@ from llmgw.app.ending import OnExit, Say, Signals
 from llmgw.app.membership import Membership
 from llmgw.app.parts import Base
 from llmgw.app.process import Parts, run_process
+from llmgw.catalog.origin import Origin
+from llmgw.catalog.spec import SecretRef
 from llmgw.clock import SystemClock
 from llmgw.ids import NodeName
 from llmgw.statedir import AdminAddress, StateDir
@@ -30,7 +32,8 @@ Report = Callable[[Store, str], Coroutine[Any, Any, None]]
 class UpOptions:
     """What `llmgw up` was asked for. Port 0: any free one."""
 
-    catalog: Path
+    catalog: Origin
+    webhook: SecretRef | None = None  #: of whoever may call for a look at the source
     state: Path
     node: NodeName
     cache: Path | None = None
@@ -96,6 +99,10 @@ def _build(
             state=state,
             foresee=deciding.foresight.foresee,
             compare=deciding.comparing.sides,
+            refresh=deciding.sync.refresh,
+            read=deciding.comparing.read,
+            webhook=parts.secret_of(options.webhook),
+            find=deciding.sync.find,
         ),
         token=token,
         admin=options.admin,

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from llmgw.cli.exits import ExitCode
+from llmgw.cli.followed import ask_for, is_here
 from llmgw.cli.options import Admin, Json, Output, OutputFormat, State, state_root, wants_json
 from llmgw.errors import CatalogUnreadable, UsageError
 
 if TYPE_CHECKING:
     from llmgw.admin.diffs import DiffOutput
     from llmgw.catalog.spec import Catalog
+    from llmgw.cli.client import AdminClient
 
 APPLIED: Final = "applied"
 """What the command line calls the catalog in force."""
@@ -106,30 +108,32 @@ class _Sides:
         from llmgw.errors import CatalogInvalid
         from llmgw.weights.naming import canonical
 
-        path = self._followed() if text is None else Path(text)
-        if text is None or path.exists():
-            source = read_source(path)
-        elif text.startswith((".", "/", "~")):
+        if text is not None and not Path(text).exists() and text.startswith((".", "/", "~")):
             raise CatalogUnreadable(f"cannot read {text}: name the directory that holds the catalog, or a revision")
-        else:
-            source = read_revision(self._followed(), text)
-        if source.note:
-            note(source.note)
+        client, followed = (None, ".") if text is not None and Path(text).exists() else self._followed()
         try:
+            if client is not None and (text is None or not is_here(followed)):
+                return ask_for(client, text)
+            if text is None or Path(text).exists():
+                source = read_source(Path(text or followed))
+            else:
+                source = read_revision(Path(followed), text)
+            if source.note:
+                note(source.note)
             return load_catalog(source, find_engines().rules(), canonical=canonical).catalog
         except CatalogInvalid as error:
-            raise _Invalid(invalid_output(text or str(path), error)) from error
+            raise _Invalid(invalid_output(text or followed, error)) from error
 
-    def _followed(self) -> Path:
-        """The catalog of the daemon, else where we are."""
+    def _followed(self) -> "tuple[AdminClient | None, str]":
+        """The daemon and the catalog that it follows, else where we are."""
         from llmgw.admin.shapes import StatusOutput
         from llmgw.cli.client import DaemonUnreachable, connect
 
         try:
-            status = connect(self._root, self._admin).get("status", StatusOutput)
+            client = connect(self._root, self._admin)
+            return client, client.get("status", StatusOutput).catalog.source or "."
         except DaemonUnreachable:
-            return Path()
-        return Path(status.catalog.source or "")
+            return None, "."
 
 
 def _print(answer: "DiffOutput") -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from llmgw.cli import following
 from llmgw.cli.options import address, duration, port_range, refuse_windows, state_root
 from llmgw.cli.up import Cache, Exit, Listen, Ports, Verbose, is_loopback
 from llmgw.errors import UsageError
@@ -58,9 +59,13 @@ Node = Annotated[str | None, typer.Option("--node", metavar="NAME", help="This n
 
 def controller(
     store: Store,
-    catalog: Annotated[
-        Path, typer.Argument(metavar="CATALOG", readable=False, help="A directory or git checkout.")
-    ] = Path(),
+    catalog: following.Catalog = ".",
+    branch: following.Branch = None,
+    tag: following.Tag = None,
+    commit: following.Commit = None,
+    path: following.Within = None,
+    commits_only: following.CommitsOnly = False,
+    poll: following.Poll = "60s",
     state: FleetState = None,
     secret_file: SecretFile = None,
     name: Name = None,
@@ -69,6 +74,17 @@ def controller(
     node_grace: Annotated[
         str, typer.Option("--node-grace", metavar="TIME", help="What a silent node ran is placed elsewhere after this.")
     ] = "60s",
+    git_depth: following.Depth = 50,
+    git_token_env: following.TokenEnv = None,
+    git_token_file: following.TokenFile = None,
+    git_user: following.User = None,
+    ssh_key_env: following.KeyEnv = None,
+    ssh_key_file: following.KeyFile = None,
+    ssh_known_hosts: following.KnownHosts = None,
+    insecure_git: following.Insecure = False,
+    allowed_signers: following.Signers = None,
+    webhook_secret_env: following.HookEnv = None,
+    webhook_secret_file: following.HookFile = None,
     verbose: Verbose = 0,
 ) -> int:
     """Decide for a fleet what runs where, over etcd.
@@ -78,7 +94,13 @@ def controller(
     \b
     Example:
       llmgw controller /srv/catalog --store etcd://etcd-1,etcd-2,etcd-3
+      llmgw controller git@git.example.org:team/catalog.git --ssh-key-file /etc/llmgw/key --store etcd://etcd-1
     """
+    origin = following.Following(
+        catalog=catalog, branch=branch, tag=tag, commit=commit, within=path, commits_only=commits_only, poll=poll,
+        depth=git_depth, token_env=git_token_env, token_file=git_token_file, user=git_user, key_env=ssh_key_env,
+        key_file=ssh_key_file, known_hosts=ssh_known_hosts, insecure=insecure_git, signers=allowed_signers,
+    ).origin()  # fmt: skip
     from llmgw.app.fleet import ControllerOptions, run_controller
 
     say = _begin(verbose)
@@ -89,10 +111,11 @@ def controller(
         secret_file=_file(secret_file),
         address=address,
         admin=_admin(admin, 8081),
-        catalog=catalog.expanduser().absolute(),
+        catalog=origin,
+        webhook=following.secret_ref(webhook_secret_env, webhook_secret_file, "--webhook-secret"),
         patience=duration(node_grace, "--node-grace"),
     )
-    say(f"controller {options.name} of {options.catalog} (state in {options.state})")
+    say(f"controller {options.name} of {origin.name} (state in {options.state})")
     return run_controller(options, say=say)
 
 

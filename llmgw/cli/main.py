@@ -11,6 +11,7 @@ from typer.main import get_command
 
 from llmgw import __version__
 from llmgw.cli import (
+    approve,
     bench,
     collect,
     cordon,
@@ -30,11 +31,14 @@ from llmgw.cli import (
     replicas,
     reset,
     restart,
+    rollback,
     run,
     service,
     simulate,
     status,
+    suspend,
     switch,
+    sync,
     up,
     validate,
     weights,
@@ -63,6 +67,7 @@ def make_app() -> typer.Typer:
     app.command("validate")(validate.validate)
     app.command("plan")(plan.plan)
     app.command("diff")(diff.diff)
+    app.command("sync")(sync.sync)
     app.command("status")(status.status)
     app.command("models")(models.models)
     app.command("replicas")(replicas.replicas)
@@ -78,6 +83,12 @@ def make_app() -> typer.Typer:
     app.command("start")(switch.start)
     app.command("restart")(restart.restart)
     app.command("reset")(reset.reset)
+    app.command("approve")(approve.approve)
+    app.command("apply")(approve.apply)
+    app.command("suspend")(suspend.suspend)
+    app.command("resume")(suspend.resume)
+    app.command("rollback")(rollback.rollback)
+    app.command("history")(rollback.history)
     app.command("simulate")(simulate.simulate)
     app.command("pull")(pull.pull)
     app.command("collect")(collect.collect)

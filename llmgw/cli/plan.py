@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from llmgw.cli.exits import ExitCode
+from llmgw.cli.followed import ask_for, is_here
 from llmgw.cli.options import Admin, Json, Output, OutputFormat, State, state_root, wants_json
 
 if TYPE_CHECKING:
@@ -95,6 +96,9 @@ def _live(catalog: str | None, state: Path | None, admin: str | None, asked: tup
     from llmgw.engine.manager import find_engines
 
     source = None if Path(catalog).exists() else client.get("status", StatusOutput).catalog.source
+    if source is not None and not is_here(source) and not catalog.startswith((".", "/", "~")):
+        there = ask_for(client, catalog)
+        return client.post("plan", PlanOutput, PlanRequest(catalog=there, source=catalog, asked=asked))
     loaded = _load(catalog, None if source is None else Path(source), find_engines())
     return client.post("plan", PlanOutput, PlanRequest(catalog=loaded.catalog, source=catalog, asked=asked))
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from llmgw.cli import following
 from llmgw.cli.options import State, address, port_range, refuse_windows, state_root
 from llmgw.errors import UsageError
 from llmgw.ids import is_name, node_name
@@ -37,9 +38,13 @@ Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="Log w
 
 
 def up(
-    catalog: Annotated[
-        Path, typer.Argument(metavar="CATALOG", readable=False, help="A directory or git checkout.")
-    ] = Path(),
+    catalog: following.Catalog = ".",
+    branch: following.Branch = None,
+    tag: following.Tag = None,
+    commit: following.Commit = None,
+    path: following.Within = None,
+    commits_only: following.CommitsOnly = False,
+    poll: following.Poll = "60s",
     state: State = None,
     cache: Cache = None,
     listen: Listen = "127.0.0.1:8080",
@@ -47,6 +52,17 @@ def up(
     node: Node = None,
     on_exit: Exit = None,
     engine_ports: Ports = None,
+    git_depth: following.Depth = 50,
+    git_token_env: following.TokenEnv = None,
+    git_token_file: following.TokenFile = None,
+    git_user: following.User = None,
+    ssh_key_env: following.KeyEnv = None,
+    ssh_key_file: following.KeyFile = None,
+    ssh_known_hosts: following.KnownHosts = None,
+    insecure_git: following.Insecure = False,
+    allowed_signers: following.Signers = None,
+    webhook_secret_env: following.HookEnv = None,
+    webhook_secret_file: following.HookFile = None,
     verbose: Verbose = 0,
 ) -> int:
     """Serve a catalog on this machine and follow its changes.
@@ -57,6 +73,7 @@ def up(
     Example:
       llmgw up ./catalog
       llmgw up /srv/catalog --listen 0.0.0.0:8080 --on-exit keep
+      llmgw up https://git.example.org/team/catalog.git --branch main --git-token-file /etc/llmgw/token
     """
     refuse_windows()
     gateway, api = address(listen, "--listen"), address(admin, "--admin")
@@ -64,6 +81,13 @@ def up(
     if node is not None and not is_name(node.lower()):
         what = "1-63 letters, digits, '.', '_' or '-', a letter or digit first and last"
         raise UsageError(f"--node {node}: a name has {what}")
+
+    origin = following.Following(
+        catalog=catalog, branch=branch, tag=tag, commit=commit, within=path, commits_only=commits_only, poll=poll,
+        depth=git_depth, token_env=git_token_env, token_file=git_token_file, user=git_user, key_env=ssh_key_env,
+        key_file=ssh_key_file, known_hosts=ssh_known_hosts, insecure=insecure_git, signers=allowed_signers,
+    ).origin()  # fmt: skip
+    webhook = following.secret_ref(webhook_secret_env, webhook_secret_file, "--webhook-secret")
 
     from llmgw.app.up import UpOptions, run_up
     from llmgw.cli import logs
@@ -73,7 +97,8 @@ def up(
     logs.configure(verbose)
     root = state_root(state)
     options = UpOptions(
-        catalog=catalog.expanduser().absolute(),
+        catalog=origin,
+        webhook=webhook,
         state=root,
         cache=cache.expanduser().absolute() if cache else None,
         listen=gateway,
@@ -82,7 +107,7 @@ def up(
         on_exit=on_exit.value if on_exit else None,
         engine_ports=ports,
     )
-    note(f"serving {options.catalog} (state in {root})")
+    note(f"serving {origin.name} (state in {root})")
     if not is_loopback(gateway[0]):
         note(f"warning: {listen} can be reached from other machines, and the gateway asks for no key yet")
     return run_up(options, report=Reporter(), say=note)

@@ -2,11 +2,10 @@
 
 import asyncio
 from dataclasses import dataclass
-from pathlib import Path
 
 from llmgw.catalog.live import LiveCatalog
 from llmgw.catalog.load import load_catalog
-from llmgw.catalog.source import read_source
+from llmgw.catalog.place import Place
 from llmgw.catalog.spec import Catalog
 from llmgw.engine.manager import Engines
 from llmgw.weights.naming import canonical
@@ -14,10 +13,10 @@ from llmgw.weights.naming import canonical
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparing:
-    """`path`: of the catalog that `live` follows."""
+    """`place`: of the catalog that `live` follows."""
 
     live: LiveCatalog
-    path: Path
+    place: Place
     engines: Engines
 
     async def sides(self, catalog: Catalog | None) -> tuple[Catalog | None, Catalog]:
@@ -25,8 +24,12 @@ class Comparing:
 
         Raises CatalogInvalid and CatalogUnreadable.
         """
-        other = catalog if catalog is not None else await asyncio.to_thread(self._on_disk)
+        other = catalog if catalog is not None else await asyncio.to_thread(self._at)
         return self.live.current, other
 
-    def _on_disk(self) -> Catalog:
-        return load_catalog(read_source(self.path), self.engines.rules(), canonical=canonical).catalog
+    async def read(self, revision: str | None) -> Catalog:
+        """The followed one as it stands there, or at a revision. Raises CatalogInvalid and CatalogUnreadable."""
+        return await asyncio.to_thread(self._at, revision)
+
+    def _at(self, revision: str | None = None) -> Catalog:
+        return load_catalog(self.place.read(revision), self.engines.rules(), canonical=canonical).catalog

@@ -3,11 +3,10 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from llmgw.catalog.live import LiveCatalog
 from llmgw.catalog.load import Loaded, load_catalog
-from llmgw.catalog.source import read_source
+from llmgw.catalog.place import Place
 from llmgw.catalog.spec import Catalog, WeightsSpec
 from llmgw.clock import Clock
 from llmgw.engine.manager import Engines
@@ -26,13 +25,13 @@ Look = Callable[[Iterable[WeightsSpec]], tuple[WeightsFact, ...]]
 
 
 class Foresight:
-    """Answers over one store. `path`: of the catalog that `live` follows; `look`: at the files of `node`."""
+    """Answers over one store. `place`: of the catalog that `live` follows; `look`: at the files of `node`."""
 
     def __init__(
         self,
         *,
         store: Store,
-        path: Path,
+        place: Place,
         live: LiveCatalog,
         liveness: Liveness,
         engines: Engines,
@@ -41,7 +40,7 @@ class Foresight:
         look: Look,
     ) -> None:
         self._store = store
-        self._path = path
+        self._place = place
         self._live = live
         self._liveness = liveness
         self._engines = engines
@@ -65,7 +64,7 @@ class Foresight:
         return await asyncio.to_thread(forecast, known, now), loaded, before
 
     def _load(self) -> Loaded:
-        return load_catalog(read_source(self._path), self._engines.rules(), canonical=canonical)
+        return load_catalog(self._place.read(), self._engines.rules(), canonical=canonical)
 
     def _known(self, seen: Seen, catalog: Catalog, sizes: Sizes) -> Known:
         nodes = self._looked_up(seen.observed.nodes, catalog)

@@ -1,4 +1,5 @@
-"""Takes catalog revisions in: read, validate, swap whole, publish. A bad revision changes nothing."""
+"""Takes catalog revisions in: read, validate, judge, swap whole, publish. A bad revision changes nothing, and neither
+does one that is held."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,23 +8,32 @@ from typing import Final
 
 import structlog
 
-from llmgw.catalog.live import LiveCatalog, load_last_good, save_last_good
+from llmgw.catalog import kept
+from llmgw.catalog.commits import Unsigned, approves, signed_by
+from llmgw.catalog.live import CatalogState, Held, HoldReason, LiveCatalog, load_last_good, save_last_good
 from llmgw.catalog.load import Loaded, load_catalog, revision_of
+from llmgw.catalog.place import Place
 from llmgw.catalog.source import Source
 from llmgw.catalog.spec import Catalog, ModelSpec
-from llmgw.catalog.watch import Observation, follow
+from llmgw.catalog.watch import Observation
 from llmgw.clock import Clock
 from llmgw.engine.manager import Engines
 from llmgw.errors import CatalogInvalid, LlmgwError, RetryableError
 from llmgw.facts import Event
+from llmgw.ids import Revision
 from llmgw.plan import Endpoint
+from llmgw.reconcile.earlier import Earlier
+from llmgw.reconcile.gate import judge
 from llmgw.reconcile.in_force import in_force
+from llmgw.reconcile.orders import is_order, read_orders
 from llmgw.reconcile.workqueue import Trigger
 from llmgw.store import keys
 from llmgw.store.api import Delete, Put, Store
 from llmgw.store.batches import write_all
 from llmgw.store.codec import decode, encode
-from llmgw.store.values import Applied, HistoryEntry
+from llmgw.store.follow import follow as follow_store
+from llmgw.store.follow import listed
+from llmgw.store.values import Applied, HistoryEntry, Pinned
 from llmgw.units import Instant
 from llmgw.weights.naming import canonical
 
@@ -34,14 +44,18 @@ HISTORY_KEPT: Final = 100
 RETRY: Final = 5.0
 """Seconds until what could not be written (a full disk) is tried again."""
 
+REMOVAL: Final = "removal"
+"""What a commit's trailer approves."""
+
 
 class CatalogSync:
-    """Follows one source. `wake` is called after each change that a pass should act on."""
+    """Follows one source. `wake` is called after each change that a pass should act on. `signers`: who may sign
+    commits, a file; None: they need not be signed."""
 
     def __init__(
         self,
         *,
-        path: Path,
+        place: Place,
         store: Store,
         live: LiveCatalog,
         engines: Engines,
@@ -50,8 +64,9 @@ class CatalogSync:
         last_good: Path,
         wake: Callable[[], None],
         retry: float = RETRY,
+        signers: Path | None = None,
     ) -> None:
-        self._path = path
+        self._place = place
         self._store = store
         self._live = live
         self._engines = engines
@@ -60,24 +75,56 @@ class CatalogSync:
         self._last_good = last_good
         self._wake = wake
         self._retry = retry
+        self._signers = signers
         self._newest: Observation | None = None
+        self._asked = 0  #: the newest ask that it came after
+        self._judged: tuple[Observation, Loaded] | None = None  #: loaded last: an order is no reason to load anew
         self._arrived = Trigger()
         self._unwritten: str | None = None  #: why the newest could not be taken in yet
+        self._lost: Pinned | None = None  #: a rollback whose content cannot be had
+        self._earlier = Earlier(store=store, last_good=last_good, engines=engines, read=place.read)
 
     async def run(self) -> None:
         """Until cancelled. What is on disk is tried first; only where it cannot serve is the last good restored."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow())
+            group.create_task(self._heed())
             while True:
                 await self._arrived.wait(None if self._unwritten is None else self._retry)
-                if self._newest is not None:
-                    await self._try(self._newest)
+                newest, asked = self._newest, self._asked
+                if newest is not None:
+                    await self._try(newest)
                     self._wake()
+                    await self._place.asks.answer(asked)
 
     async def _follow(self) -> None:
-        async for seen in follow(self._path):
-            self._newest = seen
+        async for seen in self._place.follow():
+            self._asked = seen.asked
+            if self._newest is None or self._newest.told != seen.told:
+                self._newest = seen
             self._arrived.set()
+
+    async def refresh(self, patience: float) -> tuple[CatalogState, bool]:
+        """Look at the source now: how the catalog stands once what was found is taken in, or refused, and whether that
+        is so within `patience` seconds; 0: only ask for it."""
+        asked = self._place.asks.ask()
+        try:
+            async with asyncio.timeout(patience):
+                await self._place.asks.answered(asked)
+        except TimeoutError:
+            return self._live.state(), False
+        return self._live.state(), True
+
+    async def _heed(self) -> None:
+        """What the operator says counts at once."""
+        async for changes in follow_store(self._store, keys.SETTINGS, await listed(self._store, keys.SETTINGS)):
+            if any(is_order(change.key) for change in changes):
+                self._arrived.set()
+
+    async def find(self, revision: str | None) -> Catalog:
+        """An earlier catalog, or the one before that in force. Raises as `Earlier.find`."""
+        pinned, current = (await read_orders(self._store)).pinned, self._live.current
+        return await self._earlier.find(revision, current.digest if current is not None else None, pinned)
 
     async def _try(self, seen: Observation) -> None:
         self._live.watcher = seen.watcher
@@ -96,16 +143,85 @@ class CatalogSync:
             self._live.reject(None, error=text, now=self._clock.now())
 
     async def _take(self, seen: Observation) -> None:
+        orders = await read_orders(self._store)
+        if orders.pinned is not None:
+            await self._go_back(orders.pinned)
         if seen.source is None:
             await self._refuse(None, seen.error or LlmgwError("the catalog cannot be read"))
             return
+        again = self._judged is not None and self._judged[0] is seen
+        source = seen.source
         try:
-            loaded = await asyncio.to_thread(self._load, seen.source)
+            if self._judged is None or not again:
+                source = await asyncio.to_thread(self._as_signed, source)
+                self._judged = (seen, await asyncio.to_thread(self._load, source))
+            loaded = self._judged[1]
         except CatalogInvalid as invalid:
-            await self._refuse(seen.source, invalid)
+            await self._refuse(source, invalid)
             return
-        await self._put_in_force(loaded)
-        await asyncio.to_thread(save_last_good, self._last_good, loaded.catalog)
+        except Unsigned as why:
+            await self._hold(revision_of(source), Held(reason=HoldReason.UNSIGNED, message=str(why)))
+            return
+        catalog = loaded.catalog
+        before = self._live.current or await self._known_before()
+        held = judge(catalog, before, orders)
+        if held is not None and held.reason in (HoldReason.REMOVAL, HoldReason.PROTECTED) and before is not None:
+            approved = await asyncio.to_thread(_approved, source, before.revision)
+            held = judge(catalog, before, orders, removal_approved=approved)
+        if held is not None:
+            await self._hold(catalog.revision, held)
+            return
+        await self._put_in_force(loaded, quietly=again)
+        await asyncio.to_thread(self._save, catalog, before)
+
+    async def _known_before(self) -> Catalog | None:
+        """What was in force when llmgw ended: there it still is, or on disk."""
+        if (found := await in_force(self._store)) is not None:
+            return found[0]
+        return (await asyncio.to_thread(load_last_good, self._last_good))[0]
+
+    def _as_signed(self, source: Source) -> Source:
+        """Where signatures are wanted, what the commit has, whatever the files are. Raises Unsigned."""
+        if self._signers is None:
+            return source
+        if source.commit is None or source.repository is None:
+            raise Unsigned("it is no commit, and signed commits alone are put in force (--allowed-signers)")
+        try:
+            signed_by(source.repository, source.commit, self._signers)
+        except Unsigned as why:
+            raise Unsigned(f"{source.commit[:12]} {why}, so it is not put in force") from why
+        return self._place.read(source.commit) if source.dirty else source
+
+    def _save(self, catalog: Catalog, before: Catalog | None) -> None:
+        if before is not None and before.digest != catalog.digest:
+            kept.keep(self._last_good, before.digest)
+        save_last_good(self._last_good, catalog)
+
+    async def _hold(self, revision: Revision, held: Held) -> None:
+        """What is in force stays; where nothing is yet, the last good."""
+        if self._live.current is None:
+            await self._restore()
+        was = self._live.state()
+        self._live.hold(revision, held)
+        if (was.attempted, was.held) != (revision, held):
+            self._event("catalog held", f"{revision}: {held.reason}: {held.message}")
+
+    async def _go_back(self, pinned: Pinned) -> None:
+        """To what the operator wants in force. Where its content cannot be had, what is in force stays."""
+        current = self._live.current
+        if current is not None and current.digest == pinned.digest:
+            return
+        catalog = await self._earlier.get(pinned.revision, pinned.digest)
+        if catalog is None:
+            if self._lost != pinned:
+                self._event("rollback impossible", f"the content of {pinned.revision} cannot be had any more")
+            self._lost = pinned
+            return
+        now, before = self._clock.now(), current or await self._known_before()
+        await publish(self._store, catalog, now)
+        self._live.accept(catalog, now)
+        await asyncio.to_thread(self._save, catalog, before)
+        self._event("catalog rolled back", f"{catalog.revision}: {_count(catalog)}; by {pinned.by}")
 
     def _load(self, source: Source) -> Loaded:
         return load_catalog(
@@ -114,11 +230,12 @@ class CatalogSync:
             canonical=canonical,
         )
 
-    async def _put_in_force(self, loaded: Loaded) -> None:
+    async def _put_in_force(self, loaded: Loaded, *, quietly: bool = False) -> None:
+        """`quietly`: it was looked at already, and an order is the occasion."""
         catalog, before, now = loaded.catalog, self._live.current, self._clock.now()
         if before is not None and (before.digest, before.revision) == (catalog.digest, catalog.revision):
             self._live.accept(catalog, now)  # an earlier problem is over
-            if self._unwritten is None:
+            if self._unwritten is None and not quietly:
                 self._event("catalog unchanged", f"{catalog.revision} is in force already")
             return
         if before is None and (found := await in_force(self._store)) is not None:
@@ -136,14 +253,17 @@ class CatalogSync:
         """Say why, and serve the last good where nothing is in force yet."""
         if self._live.current is None:
             await self._restore()
-        now = self._clock.now()
+        now, was = self._clock.now(), self._live.state()
         if source is not None and isinstance(error, CatalogInvalid):
             revision = revision_of(source)
             self._live.reject(revision, problems=error.problems, now=now)
-            self._event("catalog invalid", f"{revision}: {error}")
+            reason, text = "catalog invalid", f"{revision}: {error}"
         else:
             self._live.reject(None, error=str(error), now=now)
-            self._event("catalog unreadable", str(error))
+            reason, text = "catalog unreadable", str(error)
+        state = self._live.state()
+        if (was.attempted, was.problems, was.error) != (state.attempted, state.problems, state.error):
+            self._event(reason, text)
 
     async def _restore(self) -> None:
         """What another controller put in force, else the last good one on disk."""
@@ -190,6 +310,8 @@ async def publish(store: Store, catalog: Catalog, now: Instant) -> None:
         scaling=catalog.cluster.scaling,
         defaults=catalog.cluster.defaults,
         recovery=catalog.cluster.recovery,
+        sync=catalog.cluster.sync,
+        protect=catalog.cluster.protect,
     )
     history = await _history(store, catalog, now)
     await write_all(store, [Put(key, value) for key, value in models.items() if present.get(key) != value])
@@ -216,6 +338,14 @@ async def _history(store: Store, catalog: Catalog, now: Instant) -> list[Put | D
     )
     surplus = entries[: max(0, len(entries) + 1 - HISTORY_KEPT)]
     return [Put(keys.history(number), encode(entry)), *(Delete(old.key) for old in surplus)]
+
+
+def _approved(source: Source, before: Revision) -> bool:
+    """Whether the commit, or one since the revision in force, says that its removals are meant. Blocks."""
+    if source.commit is None or source.dirty or source.repository is None:
+        return False
+    since = before.partition("+")[0]
+    return REMOVAL in approves(source.repository, source.commit, since)
 
 
 def _sources(model: ModelSpec) -> tuple[str, ...]:

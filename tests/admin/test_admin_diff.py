@@ -14,6 +14,7 @@ from llmgw.admin.app import create_app
 from llmgw.admin.diffs import DiffRequest
 from llmgw.catalog.live import LiveCatalog
 from llmgw.catalog.load import load_catalog
+from llmgw.catalog.place import Directory
 from llmgw.catalog.source import read_source
 from llmgw.catalog.spec import Catalog
 from llmgw.engine.manager import Engines, find_engines
@@ -51,7 +52,7 @@ class Api:
             token=TOKEN,
             node=seed.NODE,
             clock=StillClock(),
-            compare=Comparing(live=self.live, path=path, engines=engines).sides,
+            compare=Comparing(live=self.live, place=Directory(path), engines=engines).sides,
         )
 
     def load(self, text: str) -> Catalog:
@@ -112,7 +113,7 @@ async def test_a_directory_that_holds_no_valid_catalog_is_told_with_every_proble
 
 
 async def test_without_a_catalog_in_force_there_is_nothing_to_compare(api: Api, tmp_path: Path) -> None:
-    nothing = Comparing(live=LiveCatalog("x"), path=tmp_path, engines=api.engines)
+    nothing = Comparing(live=LiveCatalog("x"), place=Directory(tmp_path), engines=api.engines)
     seeds = await seed.full()
     api.app = create_app(store=seeds.store, events=EventLog(), token=TOKEN, node=seed.NODE, compare=nothing.sides)
     reply = await api.ask()

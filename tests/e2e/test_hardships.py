@@ -128,6 +128,7 @@ BROKEN = """
 import asyncio, sys, threading, time
 from pathlib import Path
 from llmgw.app import ending, parts, up
+from llmgw.catalog.origin import Origin
 from llmgw.ids import node_name
 
 class Broken(parts.Agent):
@@ -142,7 +143,7 @@ async def report(store, url):
 parts.Agent, ending.HUNG = Broken, 1.0
 state = Path(sys.argv[2])
 options = up.UpOptions(
-    catalog=Path(sys.argv[1]), state=state, node=node_name("box"), listen=("127.0.0.1", 0), admin=("127.0.0.1", 0)
+    catalog=Origin(where=sys.argv[1]), state=state, node=node_name("box"), listen=("127.0.0.1", 0), admin=("127.0.0.1", 0)
 )
 up.run_up(options, report=report, say=lambda text: print("said:", text, flush=True))
 """

@@ -10,6 +10,7 @@ from fleets import cpu_model, device, gpu_model, node, replicas_of
 from make import NOW, gib
 
 from llmgw.catalog.live import LiveCatalog
+from llmgw.catalog.place import Directory
 from llmgw.catalog.spec import Catalog, ClusterSpec, ModelSpec, NodeSpec, ReserveSpec, WeightsSpec
 from llmgw.engine.manager import Engines
 from llmgw.errors import CatalogInvalid, CatalogUnreadable
@@ -80,7 +81,7 @@ class World:
         )
         self.foresight = Foresight(
             store=self.store,
-            path=self.path,
+            place=Directory(self.path),
             live=self.live,
             liveness=self.controller.liveness,
             engines=engines,

@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from llmgw.catalog.live import LiveCatalog
+from llmgw.catalog.place import Directory
 from llmgw.clock import SystemClock
 from llmgw.engine.manager import Engines
 from llmgw.facts import Event
@@ -38,7 +39,7 @@ async def test_a_fault_of_our_own_is_told_and_the_next_revision_taken(tmp_path: 
 
     store = MemoryStore()
     follower = CatalogSync(
-        path=catalog, store=store, live=live, engines=Engines(), clock=SystemClock(), record=record,
+        place=Directory(catalog), store=store, live=live, engines=Engines(), clock=SystemClock(), record=record,
         last_good=tmp_path / "last-good.json", wake=lambda: None,
     )  # fmt: skip
     running = asyncio.create_task(follower.run())
@@ -61,7 +62,7 @@ async def test_a_full_disk_changes_nothing_and_is_tried_again(tmp_path: Path) ->
     store, live, events = MemoryStore(disk), LiveCatalog("test"), list[Event]()
     store.load()
     follower = CatalogSync(
-        path=catalog, store=store, live=live, engines=Engines(), clock=SystemClock(), record=events.append,
+        place=Directory(catalog), store=store, live=live, engines=Engines(), clock=SystemClock(), record=events.append,
         last_good=tmp_path / "last-good.json", wake=lambda: None, retry=0.1,
     )  # fmt: skip
     running = asyncio.create_task(follower.run())

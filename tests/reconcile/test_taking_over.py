@@ -7,6 +7,7 @@ from pathlib import Path
 
 from llmgw.catalog.live import LiveCatalog
 from llmgw.catalog.load import load_catalog
+from llmgw.catalog.place import Directory
 from llmgw.catalog.source import read_source
 from llmgw.clock import SystemClock
 from llmgw.engine.manager import find_engines
@@ -52,7 +53,7 @@ async def followed(
 ) -> tuple[LiveCatalog, list[str]]:
     live, told = LiveCatalog(str(path)), list[Event]()
     sync = CatalogSync(
-        path=path, store=store, live=live, engines=ENGINES, clock=SystemClock(), record=told.append,
+        place=Directory(path), store=store, live=live, engines=ENGINES, clock=SystemClock(), record=told.append,
         last_good=path.parent / "last-good.json", wake=lambda: None,
     )  # fmt: skip
     running = asyncio.create_task(sync.run())
