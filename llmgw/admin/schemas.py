@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from llmgw.admin.archives import ARCHIVES
 from llmgw.admin.capacities import CAPACITIES
 from llmgw.admin.diffs import DIFFS
 from llmgw.admin.key_routes import KEYS

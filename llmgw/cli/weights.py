@@ -1,4 +1,4 @@
-"""`llmgw weights list`, `verify`, `pin` and `unpin`"""
+"""`llmgw weights list`, `verify`, `pin`, `unpin`, and the group; `export` and `import` are `cli.archives`'."""
 
 import time
 from dataclasses import replace
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from llmgw.cli.archives import export, import_weights
 from llmgw.cli.exits import ExitCode
 from llmgw.cli.options import Admin, Json, Output, OutputFormat, State, state_root, user, wants_json
 
@@ -28,11 +29,13 @@ def make_app() -> typer.Typer:
     app.command("verify")(verify)
     app.command("pin")(pin)
     app.command("unpin")(unpin)
+    app.command("export")(export)
+    app.command("import")(import_weights)
     return app
 
 
 def _group() -> None:
-    """List, verify and pin weights on the nodes' disks.
+    """List, verify and pin weights on the nodes' disks; carry them to machines without a network.
 
     \b
     Example:

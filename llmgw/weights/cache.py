@@ -144,6 +144,11 @@ class Cache:
         found = self._entry_of(spec)
         return None if found is None else self.root / found[0] / found[1].main
 
+    def find(self, spec: WeightsSpec) -> str | None:
+        """The name of the entry that holds it, whole. None: none does, or it is used where it lies."""
+        found = None if naming.is_local(spec.source) else self._entry_of(spec)
+        return None if found is None else found[0]
+
     async def fetch(
         self,
         spec: WeightsSpec,

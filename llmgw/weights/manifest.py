@@ -1,6 +1,7 @@
 """What a cache entry holds: `manifest.json` beside its files, and when it was last wanted."""
 
 import os
+import re
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,9 @@ PINNED: Final = "pinned"
 FILES: Final = "files"
 VERSION: Final = 1
 
+MOST_FILES: Final = 4096
+_LONGEST_PATH: Final = 1000
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _LONGEST_TEXT: Final = 200
 """Longer metadata, chat templates above all, says nothing of memory and would travel in every node report."""
 
@@ -48,6 +52,33 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def size(self) -> int:
         return sum(file.size for file in self.files)
+
+    def trouble(self) -> str | None:
+        """Why it cannot be the manifest of anything: asked of one that came from elsewhere. None: it can."""
+        paths = {file.path for file in self.files}
+        if not 0 < len(paths) <= MOST_FILES or len(paths) < len(self.files):
+            return f"names {len(self.files)} files, or one twice"
+        for file in self.files:
+            if not is_safe(file.path) or file.size < 0 or _SHA256.fullmatch(file.sha256) is None:
+                return f"names {file.path!r}, which is no file of an entry"
+        folders = {path[:at] for path in paths for at, char in enumerate(path) if char == "/"}
+        if both := paths & folders:
+            return f"has {min(both)!r} as a file and as a directory"
+        if self.folder is not None and self.main not in folders:
+            return f"has the model in {self.folder!r}, where none of its files is"
+        return None
+
+
+def is_safe(path: str) -> bool:
+    """Whether it names a file below an entry's files, and nothing else, on any system."""
+    parts = path.split("/")
+    return (
+        len(parts) >= 2
+        and parts[0] == FILES
+        and path.isprintable()
+        and len(path) <= _LONGEST_PATH
+        and all(part not in ("", ".", "..") and len(part.encode(errors="replace")) <= 255 for part in parts)
+    )
 
 
 def write(entry: Path, manifest: Manifest) -> None:

@@ -224,7 +224,7 @@ class _Try:
             await asyncio.to_thread(_clear, work)
             raise
         self._mirror.tell("weights from peer", f"{self._spec.source}, {format_bytes(manifest.size)}, from {one.node}")
-        return Fetched(files=manifest.files, licence=_licence(manifest.licence))
+        return Fetched(files=manifest.files, licence=_licence(manifest.licence), folder=manifest.folder)
 
     async def _take_files(self, asking: Asking, manifest: Manifest) -> None:
         before = 0

@@ -5,7 +5,6 @@ On connections of its own, past any proxy: nodes of a cluster are near.
 
 import http.client
 import os
-import re
 import socket
 import threading
 from collections.abc import Mapping
@@ -32,9 +31,7 @@ CONNECT_TIMEOUT: Final = 3.0
 STALL_TIMEOUT: Final = 20.0
 """Seconds without a byte after which a node counts as gone."""
 
-MOST_FILES: Final = 4096
 _LARGEST_MANIFEST: Final = 16 * 1024 * 1024  #: bytes
-_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,32 +178,14 @@ def check(manifest: Manifest, spec: WeightsSpec, known: Mapping[str, str]) -> No
         raise NotServed("it has a newer llmgw's manifest")
     if manifest.source != spec.source:
         raise Lied(f"its manifest is of {manifest.source}")
-    paths = [file.path for file in manifest.files]
-    if not 0 < len(paths) <= MOST_FILES or len(set(paths)) != len(paths):
-        raise Lied(f"its manifest names {len(paths)} files, or one twice")
-    for file in manifest.files:
-        if not is_safe(file.path) or file.size < 0 or _SHA256.fullmatch(file.sha256) is None:
-            raise Lied(f"its manifest names {file.path!r}, which is no file of an entry")
-        if any(other.startswith(f"{file.path}/") for other in paths):
-            raise Lied(f"its manifest has {file.path!r} as a file and a directory")
+    if (why := manifest.trouble()) is not None:
+        raise Lied(f"its manifest {why}")
     if spec.sha256 is not None and manifest.files[0].sha256 != spec.sha256.lower():
         raise Lied(f"its file has sha256 {manifest.files[0].sha256}, the catalog declares {spec.sha256}")
     theirs = {file.path.removeprefix(f"{FILES}/"): file.sha256 for file in manifest.files}
     for path, sha256 in known.items():
         if theirs.get(path) != sha256.lower():
             raise Lied(f"its {path} has sha256 {theirs.get(path)}, its source says {sha256}")
-
-
-def is_safe(path: str) -> bool:
-    """Whether it names a file below an entry's files, on any system."""
-    parts = path.split("/")
-    return (
-        len(parts) >= 2
-        and parts[0] == FILES
-        and path.isprintable()
-        and len(path.encode(errors="replace")) <= 4000
-        and all(part not in ("", ".", "..") and len(part.encode(errors="replace")) <= 255 for part in parts)
-    )
 
 
 def _whole(reply: Reply) -> bytes:

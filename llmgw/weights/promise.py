@@ -1,5 +1,7 @@
-"""What files that lie in a partial directory are going to be, as another node's manifest says: so that the source itself
-can go on with what a peer began. A promise proves nothing by itself; the checksum in the end does."""
+"""What files that lie in a partial directory are going to be, as another node's manifest says.
+
+So the source itself can go on with what a peer began. A promise proves nothing; the checksum of the whole does.
+"""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
