@@ -14,13 +14,13 @@ from llmgw.admin.capacities import CAPACITIES
 from llmgw.admin.diffs import DIFFS
 from llmgw.admin.key_routes import KEYS
 from llmgw.admin.members import MEMBERS
-from llmgw.admin.plans import PLANS
 from llmgw.admin.orders import ORDERS
+from llmgw.admin.plans import PLANS
 from llmgw.admin.shapes import OUTPUTS
 from llmgw.admin.simulations import SIMULATIONS
 from llmgw.admin.stories import STORIES
-
 from llmgw.admin.syncing import SYNCS
+
 ALL: Final = {
     **OUTPUTS,
     **STORIES,

@@ -91,6 +91,15 @@ class Leading:
     async def compare(self, catalog: Catalog | None) -> tuple[Catalog | None, Catalog]:
         return await self._leader().comparing.sides(catalog)
 
+    async def find(self, revision: str | None) -> Catalog:
+        return await self._leader().sync.find(revision)
+
+    async def read(self, revision: str | None) -> Catalog:
+        return await self._leader().comparing.read(revision)
+
+    async def refresh(self, patience: float) -> tuple[CatalogState, bool]:
+        return await self._leader().sync.refresh(patience)
+
     def collect(self) -> Iterable[Metric]:
         """The leader's metrics of passes."""
         return () if self._deciding is None else self._deciding.controller.meters.collect()
@@ -111,15 +120,6 @@ async def _lost(leadership: Leadership) -> None:
 
 def _raise_one(task: "asyncio.Task[None]") -> None:
     """What a part raised; RetryableError where all of it is that."""
-    async def find(self, revision: str | None) -> Catalog:
-        return await self._leader().sync.find(revision)
-
-    async def read(self, revision: str | None) -> Catalog:
-        return await self._leader().comparing.read(revision)
-
-    async def refresh(self, patience: float) -> tuple[CatalogState, bool]:
-        return await self._leader().sync.refresh(patience)
-
     failure = task.exception()
     while isinstance(failure, BaseExceptionGroup):
         rest = failure.split(RetryableError)[1]

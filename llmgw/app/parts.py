@@ -101,13 +101,13 @@ def build_deciding(
         record=base.events.record,
         last_good=base.state.last_good,
         wake=controller.trigger,
+        signers=None if catalog.signers is None else Path(catalog.signers),
     )
     foresight = Foresight(
         store=base.store,
         place=place,
         live=live,
         liveness=controller.liveness,
-        signers=None if catalog.signers is None else Path(catalog.signers),
         engines=engines,
         clock=base.clock,
         node=base.node,
@@ -118,17 +118,17 @@ def build_deciding(
     return Deciding(controller=controller, sync=sync, foresight=foresight, comparing=comparing, pressure=pressure)
 
 
+def secret_of(webhook: SecretRef | None) -> Callable[[], str] | None:
+    """What gives the webhook's secret. It is read each time: it may be replaced."""
+    return None if webhook is None else lambda: read_secret(webhook, "the secret for webhooks")
+
+
 def build_agent(base: Base, engines: Engines, cache: Cache, *, ports: range | None, host: str = "127.0.0.1") -> Agent:
     """`host`: that engines listen on."""
     return Agent(
         node=base.node,
         store=base.store,
         state=base.state,
-def secret_of(webhook: SecretRef | None) -> Callable[[], str] | None:
-    """What gives the webhook's secret. It is read each time: it may be replaced."""
-    return None if webhook is None else lambda: read_secret(webhook, "the secret for webhooks")
-
-
         cache=cache,
         engines=engines,
         clock=base.clock,
