@@ -225,6 +225,7 @@ class WeightsFact:
     metadata: Mapping[str, str | int | float] = field(default_factory=dict)
     pinned: str | None = None  #: by whom: it is kept, whatever the catalog says
     corrupt: bool = False  #: set aside, because its content is not what was fetched; never served
+    unfinished: bool = False  #: a download that ended early, put aside for the next one to go on with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

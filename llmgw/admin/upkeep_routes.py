@@ -169,12 +169,18 @@ def _held(seen: Seen, node: NodeName | None) -> Iterator[HeldRow]:
                 entry=fact.entry,
                 source=fact.source,
                 size=fact.size,
-                state="corrupt" if fact.corrupt else "complete" if fact.complete else "incomplete",
+                state=_state(fact),
                 wanted=fact.source in wanted and not fact.corrupt,
                 in_use=fact.in_use and not fact.corrupt,
                 pinned=fact.pinned,
                 last_wanted=fact.last_wanted,
             )
+
+
+def _state(fact: WeightsFact) -> str:
+    if fact.corrupt or fact.unfinished:
+        return "corrupt" if fact.corrupt else "unfinished"
+    return "complete" if fact.complete else "incomplete"
 
 
 def _named(seen: Seen, asked: UpkeepRequest) -> Iterator[tuple[NodeName, WeightsFact]]:
@@ -183,7 +189,7 @@ def _named(seen: Seen, asked: UpkeepRequest) -> Iterator[tuple[NodeName, Weights
     sources = {*asked.what, *wanted_sources(seen, models)}
     for name in sorted(seen.reports):
         for fact in seen.reports[name].weights if node in (None, name) else ():
-            if fact.entry is None or (fact.corrupt and asked.action == UpkeepAction.VERIFY):
+            if fact.entry is None or fact.unfinished or (fact.corrupt and asked.action == UpkeepAction.VERIFY):
                 continue
             if not asked.what or fact.source in sources or any(_is_entry(fact.entry, each) for each in asked.what):
                 yield name, fact

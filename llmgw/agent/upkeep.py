@@ -32,8 +32,8 @@ from llmgw.store.values import (
 )
 from llmgw.tasks import Tasks
 from llmgw.units import Bytes, format_bytes
+from llmgw.weights.doomed import Refusal
 from llmgw.weights.naming import canonical
-from llmgw.weights.removal import Refusal
 from llmgw.weights.upkeep import Asker, Upkeep
 
 log = structlog.get_logger("llmgw.agent")

@@ -129,8 +129,9 @@ def event_cells(row: EventRow, now: float) -> tuple[str, ...]:
 
 def short_entry(entry: str) -> str:
     """Enough of it to name it by; of one that was set aside, that it was."""
-    if entry.startswith("corrupt-"):
-        return f"corrupt-{entry.removeprefix('corrupt-')[:_ENTRY_SHOWN]}"
+    for aside in ("corrupt-", "kept-"):
+        if entry.startswith(aside):
+            return f"{aside}{entry.removeprefix(aside)[:_ENTRY_SHOWN]}"
     return entry[:_ENTRY_SHOWN]
 
 

@@ -20,6 +20,7 @@ from llmgw.statedir import write_atomic
 from llmgw.units import Bytes, Wall
 from llmgw.weights import manifest, naming, partial, split
 from llmgw.weights.api import WeightSource
+from llmgw.weights.doomed import CORRUPT
 from llmgw.weights.fetch import Fetch, check_sha256
 from llmgw.weights.folder import Folders
 from llmgw.weights.gguf import Scalar
@@ -27,7 +28,6 @@ from llmgw.weights.manifest import Manifest
 from llmgw.weights.mirror import Mirror
 from llmgw.weights.pacing import Pacing
 from llmgw.weights.registry import own_sources
-from llmgw.weights.removal import CORRUPT
 from llmgw.weights.sources import hash_file, in_thread
 
 log = structlog.get_logger("llmgw.weights")
@@ -102,8 +102,7 @@ class Cache:
             if not (self.root / MARKER).exists():
                 self._claim()
             self._verify_marker()
-            for path in partial.remove_stale(self.root, self._clock.now().wall):
-                log.info("stale_download_removed", path=str(path))
+            self.tidy()
         except OSError as error:
             raise TerminalError(
                 f"cannot use the weights cache {self.root}: {error}; name another with --cache"
@@ -231,7 +230,7 @@ class Cache:
         found = [fact for name in self._entry_names() if (fact := self._entry_fact(name, now)) is not None]
         local = {spec.source for spec in wanted if naming.is_local(spec.source)}
         here = (fact for source in sorted(local) if (fact := self._local_fact(source, now)) is not None)
-        return (*found, *self._corrupt_facts(now), *here)
+        return (*found, *self._corrupt_facts(now), *self._unfinished_facts(now), *here)
 
     def mark_wanted(self, specs: Iterable[WeightsSpec], now: Wall) -> None:
         """Stamp the entries of `specs` as wanted at `now`, at most once a minute each. Survives restarts."""
@@ -248,6 +247,19 @@ class Cache:
             self._stamped[name] = now
 
     # -- entries
+
+    def tidy(self) -> None:
+        """Put aside, or remove, what processes that are gone left, and what was put aside too long ago. Raises
+        OSError."""
+        for path in partial.remove_stale(self.root, self._clock.now().wall):
+            log.info("stale_download_removed", path=str(path))
+
+    def unfinished(self, name: str) -> str | None:
+        """The source of an unfinished download that was put aside. None: there is none of that name."""
+        try:
+            return next((one.source for one in partial.kept(self.root) if one.name == name), None)
+        except OSError:
+            return None
 
     @property
     def cluster_id(self) -> str:
@@ -284,8 +296,27 @@ class Cache:
         except OSError:  # told by _entry_names
             return
         for name in names:
-            if (fact := self._entry_fact(name, now)) is not None:
-                yield replace(fact, complete=False, corrupt=True, metadata={})
+            if name in self._aside:
+                continue
+            fact = self._entry_fact(name, now)
+            if fact is None:  # its manifest is gone: whoever looks must see it all the same
+                fact = WeightsFact(source="unknown", entry=name, size=Bytes(0), last_wanted=now)
+            yield replace(fact, complete=False, corrupt=True, metadata={})
+
+    def _unfinished_facts(self, now: Wall) -> Iterator[WeightsFact]:
+        try:
+            for one in partial.kept(self.root):
+                wanted = min(one.touched, now)
+                yield WeightsFact(
+                    source=one.source,
+                    entry=one.name,
+                    size=one.size,
+                    last_wanted=wanted,
+                    complete=False,
+                    unfinished=True,
+                )
+        except OSError:  # told by _entry_names
+            return
 
     def _entry_names(self) -> list[str]:
         try:

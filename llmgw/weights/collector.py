@@ -52,7 +52,8 @@ def listing(
     `wanted`, `in_use` and `being_fetched` are canonical sources; `history` is oldest first; `stale` says why the
     catalog is not surely the operator's latest (invalid, unreadable, held): then nothing is removable. The order of
     reasons: stale, pinned, in use, being fetched, a kept revision wants it, too young. Files served in place are
-    somebody else's and never listed. A corrupt entry is of no use to anybody: its age alone counts.
+    somebody else's and never listed. A corrupt entry is of no use to anybody: its age alone counts. An unfinished
+    download counts as last wanted when something of it last came.
     """
     kept = kept_revisions(history, keep_revisions)
     found = []
@@ -69,10 +70,14 @@ def listing(
                 source=fact.source,
                 size=fact.size,
                 removable=reason is None,
-                reason=reason or f"{'corrupt, ' if fact.corrupt else ''}last wanted {format_seconds(age)} ago",
+                reason=reason or f"{_what(fact)}last wanted {format_seconds(age)} ago",
             )
         )
     return tuple(sorted(found, key=lambda listed: (-listed.size, listed.entry)))
+
+
+def _what(fact: WeightsFact) -> str:
+    return "corrupt, " if fact.corrupt else "unfinished, " if fact.unfinished else ""
 
 
 def kept_revisions(history: Sequence[Applied], keep: int) -> tuple[Applied, ...]:

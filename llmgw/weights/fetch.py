@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import secrets
 import shutil
 import threading
 import time
@@ -74,6 +75,10 @@ class Fetch:
         self.latest: tuple[int, int | None] = (0, spec.size)  #: as its source told, from a thread of it
         self._askers: dict[object, Callable[[Progress], None]] = {}
         self._task: asyncio.Task[Path] | None = None
+
+    @property
+    def source_text(self) -> str:
+        return self._spec.source
 
     @property
     def outstanding(self) -> int:
@@ -256,7 +261,7 @@ class _Desk:
         self.files = directory / "entry" / manifest.FILES
 
     def resumable(self) -> None:
-        partial.mark(self.directory, self._entry)
+        partial.mark(self.directory, self._entry, self._fetch.source_text)
 
     def expect(self, size: int, *, here: int = 0) -> None:
         self._fetch.expect(size, here)
@@ -302,7 +307,8 @@ def publish(directory: Path, final: Path) -> Path:
             raise
         theirs = manifest.read(final)
         if theirs is None or not manifest.is_complete(final, theirs):
-            final.rename(directory / "damaged")
+            # Not removed: it may hold what is not llmgw's. It is listed, and goes as any entry does.
+            final.rename(final.parent / f"corrupt-{final.name}-{secrets.token_hex(4)}")
             fresh.rename(final)
     sync_directory(final.parent)
     found = manifest.read(final)

@@ -8,15 +8,22 @@ import os
 import re
 import secrets
 import shutil
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import structlog
 
 from llmgw.statedir import write_atomic
-from llmgw.units import Wall
+from llmgw.units import Bytes, Wall
+from llmgw.weights import removal
+from llmgw.weights.doomed import Refusal
+from llmgw.weights.inside import hold, mounted_at_or_below
 from llmgw.weights.naming import is_entry
+from llmgw.weights.unfinished import RESUME, Resume, read_resume
 
 log = structlog.get_logger("llmgw.weights")
 
@@ -25,9 +32,6 @@ UNTOUCHED: Final = 86_400.0
 
 KEPT_FOR: Final = 7 * 86_400.0
 """Seconds that an unfinished download waits to be gone on with."""
-
-RESUME: Final = "resume"
-"""The file in a partial directory that says which entry it is going to be, once it is worth keeping."""
 
 _KEPT: Final = "kept-"
 _NAME: Final = re.compile(r"partial-([0-9a-f]{8})-(\d+)-(\d+)-(\d+)-[0-9a-f]{8}\Z")
@@ -41,6 +45,16 @@ class Owner:
     namespace: int
     pid: int
     start: int  #: clock ticks since boot: field 22 of /proc/PID/stat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """An unfinished download that nobody is at. `size`: bytes here; `touched`: when something was last written."""
+
+    name: str
+    source: str
+    size: Bytes
+    touched: Wall
 
 
 def create(root: Path) -> Path:
@@ -66,9 +80,9 @@ def adopt(root: Path, entry: str) -> Path | None:
     return path
 
 
-def mark(path: Path, entry: str) -> None:
+def mark(path: Path, entry: str, source: str) -> None:
     """From now on `path` is worth keeping. Raises OSError."""
-    write_atomic(path / RESUME, entry.encode())
+    write_atomic(path / RESUME, msgspec.json.encode(Resume(entry=entry, source=source)))
 
 
 def keep(path: Path) -> bool:
@@ -86,14 +100,40 @@ def keep(path: Path) -> bool:
 
 def drop_kept(root: Path, *, but: str) -> bool:
     """Remove the unfinished download that was left longest ago, none of entry `but`. False: there is none."""
-    found = [path for path in root.glob(f"{_KEPT}*") if _is_kept(path) and path.name != f"{_KEPT}{but}"]
+    found = [root / name for name in _names(root) if _is_kept(root / name) and name != f"{_KEPT}{but}"]
     ages = {path: age for path in found if (age := _age_of(path)) is not None}
     if not ages:
         return False
-    oldest = min(ages, key=lambda path: ages[path])
-    log.info("unfinished_download_removed", path=str(oldest), why="its room is needed")
-    remove(oldest)
-    return not oldest.exists()
+    return any(_end_kept(path, "its room is needed") for path in sorted(ages, key=lambda path: ages[path]))
+
+
+def _end_kept(path: Path, why: str) -> bool:
+    """As any removal from the cache: with anything in it that llmgw did not put there, it stays."""
+    try:
+        removal.drop(path.parent, path.name)
+    except Refusal as refusal:
+        log.warning("unfinished_download_not_removed", path=str(path), why=str(refusal))
+        return False
+    log.info("unfinished_download_removed", path=str(path), why=why)
+    return True
+
+
+def kept(root: Path) -> Iterator[Kept]:
+    """Unfinished downloads that nobody is at. Raises OSError."""
+    for path in (root / name for name in _names(root) if _is_kept(root / name)):
+        try:
+            with hold(path) as inside:
+                resume = read_resume(inside)
+        except OSError:  # adopted just now
+            continue
+        size, touched = 0, 0.0
+        for folder, _, names in os.walk(path):
+            for name in names:
+                with suppress(FileNotFoundError):
+                    found = os.stat(os.path.join(folder, name), follow_symlinks=False)
+                    size, touched = size + found.st_size, max(touched, found.st_mtime)
+        if resume is not None:
+            yield Kept(name=path.name, source=resume.source, size=Bytes(size), touched=Wall(touched))
 
 
 def boot() -> str:
@@ -113,10 +153,11 @@ def _is_kept(path: Path) -> bool:
 
 def _marked(path: Path) -> str | None:
     try:
-        entry = (path / RESUME).read_text()
-    except (OSError, UnicodeDecodeError):
+        with hold(path) as inside:
+            resume = read_resume(inside)
+    except OSError:
         return None
-    return entry if is_entry(entry) else None
+    return resume.entry if resume is not None and is_entry(resume.entry) else None
 
 
 def _age_of(path: Path) -> float | None:
@@ -127,8 +168,10 @@ def _age_of(path: Path) -> float | None:
 
 
 def remove(path: Path) -> None:
-    """Whatever cannot be removed is left for the next start, and said."""
-    shutil.rmtree(path, ignore_errors=True)
+    """Of this process, or of a dead one. Whatever cannot be removed is left for the next start, and said; what is
+    mounted there is not gone into."""
+    if not mounted_at_or_below(os.path.realpath(path)):
+        shutil.rmtree(path, ignore_errors=True)
     if path.exists():
         log.warning("partial_not_removed", path=str(path))
 
@@ -138,18 +181,25 @@ def remove_stale(root: Path, now: Wall) -> list[Path]:
 
     Those that can be gone on with are put aside instead, and removed when nobody did for a week.
     """
-    stale = [path for path in root.iterdir() if not path.is_symlink() and path.is_dir() and _is_stale(path, now)]
+    names = _names(root)
+    stale = [path for name in names if _NAME.match(name) and _is_stale(path := root / name, now)]
     stale = [path for path in stale if not keep(path)]
-    for path in root.iterdir():
-        if _is_kept(path) and (touched := _age_of(path)) is not None and now - touched > KEPT_FOR:
-            remove(path)
+    for path in (root / name for name in _names(root) if name.startswith(_KEPT)):
+        old = _is_kept(path) and (touched := _age_of(path)) is not None and now - touched > KEPT_FOR
+        if old and _end_kept(path, "nobody went on with it"):
             stale.append(path)
     return stale
 
 
+def _names(root: Path) -> list[str]:
+    """Of what is no finished entry: there may be very many of those."""
+    with os.scandir(root) as found:
+        return sorted(each.name for each in found if each.name.startswith(("partial-", _KEPT)))
+
+
 def _is_stale(path: Path, now: Wall) -> bool:
     match = _NAME.match(path.name)
-    if match is None:
+    if match is None or path.is_symlink() or not path.is_dir():
         return False
     boot, namespace, pid, start = match.groups()
     here = _self()

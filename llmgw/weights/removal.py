@@ -13,22 +13,30 @@ import re
 import secrets
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from llmgw.errors import TerminalError
 from llmgw.units import Bytes, Seconds, Wall, format_seconds
-from llmgw.weights import naming
-from llmgw.weights.inside import Held, Inside, hold, is_open_elsewhere, mounted_at_or_below, named, read_small
+from llmgw.weights import naming, unfinished
+from llmgw.weights.doomed import (
+    CORRUPT,
+    ENTRY,
+    KEPT,
+    Doomed,
+    Refusal,
+    check_file,
+    check_folder,
+    end_file,
+    end_folders,
+)
+from llmgw.weights.inside import Inside, hold, is_open_elsewhere, mounted_at_or_below, named, read_small
 
-ENTRY: Final = re.compile(r"v1-sha256-[0-9a-f]{64}")
-CORRUPT: Final = re.compile(r"corrupt-(v1-sha256-[0-9a-f]{64})-[0-9a-f]{8}")
-DOOMED: Final = re.compile(r"removing-(v1-sha256-[0-9a-f]{64})-[0-9a-f]{8}")
-"""The private directory in which one entry ends: `entry`, its directory, and a file a number."""
+DOOMED: Final = re.compile(r"removing-(kept-)?(v1-sha256-[0-9a-f]{64})-[0-9a-f]{8}")
+"""The private directory in which one entry, or an unfinished download, ends: `entry`, its directory, and its files as
+they go."""
 
 IDLE: Final = Seconds(60.0)
 MARKER: Final = ".llmgw-cache"
@@ -38,20 +46,6 @@ STAMP: Final = "last_wanted"
 PIN: Final = "pinned"
 LEFTOVER: Final = re.compile(r"\.(manifest\.json|last_wanted|pinned)\.[0-9a-f]{8}")
 """What a process that was killed while it replaced one of its small files left."""
-
-
-class Refusal(TerminalError):
-    """It stays; the text says why. Nothing was unlinked, unless it says so."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Doomed:
-    """What is about to go. `files`: relative paths, as its manifest names them."""
-
-    entry: str
-    source: str
-    size: Bytes
-    files: tuple[str, ...]
 
 
 class _Marker(msgspec.Struct, frozen=True):
@@ -81,14 +75,26 @@ def remove(
     min_age: Seconds,
     about_to: Callable[[Doomed], None] = lambda _: None,
 ) -> Doomed:
-    """Delete one entry, whole. `about_to` is called once nothing speaks against it, before anything is touched; where
-    it raises OSError (no audit log, no deletion) the entry stays. Raises Refusal."""
+    """Delete one entry or unfinished download, whole. `about_to` is called once nothing speaks against it, before
+    anything is touched; where it raises OSError (no audit log, no deletion) the entry stays. Raises Refusal."""
     try:
         with hold(root) as top:
             _check_root(top, cluster)
-            doomed = _check(top, entry, now, min_age)
+            check = unfinished.check if KEPT.fullmatch(entry) else _check
+            doomed = check(top, entry, now, min_age)
             about_to(doomed)
             _move_and_end(top, entry, doomed)
+            return doomed
+    except OSError as error:
+        raise Refusal(_told(error)) from error
+
+
+def drop(root: Path, name: str) -> Doomed:
+    """Delete an unfinished download in a root that is known for this process's own. Raises Refusal."""
+    try:
+        with hold(root) as top:
+            doomed = unfinished.check(top, name, Wall(0.0), Seconds(0.0))
+            _move_and_end(top, name, doomed)
             return doomed
     except OSError as error:
         raise Refusal(_told(error)) from error
@@ -107,7 +113,10 @@ def finish(root: Path, *, cluster: str, now: Wall, idle: Seconds = IDLE) -> tupl
                 continue
             try:
                 with top.enter(name) as private:
-                    ended = _end(private, match[1])
+                    if match[1]:
+                        ended = unfinished.end(private, f"{match[1]}{match[2]}", match[2])
+                    else:
+                        ended = _end(private, match[2])
                 top.rmdir(name)
             except (OSError, Refusal):
                 continue
@@ -204,12 +213,12 @@ def _check_contents(inside: Inside, manifest: _Manifest, *, whole: bool, moved: 
     folders |= {"/".join(path.split("/")[:depth]) for path in folders for depth in range(1, path.count("/") + 1)}
     for path, found, parent in named(inside, folders):
         if stat.S_ISDIR(found.st_mode) and path in folders:
-            _check_folder(path, found, inside)
+            check_folder(path, found, inside)
             continue
         small = "/" not in path and (path in (MANIFEST, STAMP) or LEFTOVER.fullmatch(path) is not None)
         if not small and path not in sizes:
             raise Refusal(f"it holds {path!r}, which llmgw did not fetch: move that away")
-        _check_file(path, found, inside)
+        check_file(path, found, inside)
         if path in sizes:
             if whole and found.st_size != sizes[path]:
                 raise Refusal(f"{path} has {found.st_size} bytes, not the {sizes[path]} that were fetched")
@@ -220,31 +229,17 @@ def _check_contents(inside: Inside, manifest: _Manifest, *, whole: bool, moved: 
         raise Refusal(f"{min(sizes)}, which was fetched, is not there")
 
 
-def _check_folder(path: str, found: os.stat_result, inside: Inside) -> None:
-    if found.st_dev != inside.device:
-        raise Refusal(f"another file system is mounted at {path}")
-
-
-def _check_file(path: str, found: os.stat_result, inside: Inside) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise Refusal(f"{path} is no plain file")
-    if found.st_dev != inside.device:
-        raise Refusal(f"{path} is on another file system")
-    if found.st_nlink != 1:
-        raise Refusal(f"{path} has {found.st_nlink} names (hard links): remove the others first")
-
-
 # -- deleting
 
 
 def _move_and_end(top: Inside, name: str, doomed: Doomed) -> None:
-    plain = CORRUPT.fullmatch(name)
-    entry = plain[1] if plain else name
+    part, plain = KEPT.fullmatch(name), CORRUPT.fullmatch(name)
+    entry = part[1] if part else plain[1] if plain else name
     with top.enter(name) as inside:
         was = inside.identity
         for folder in ("", *sorted({path.rpartition("/")[0] for path in doomed.files})):
             inside.check_writable(folder)
-    private = f"removing-{entry}-{secrets.token_hex(4)}"
+    private = f"removing-{'kept-' if part else ''}{entry}-{secrets.token_hex(4)}"
     top.mkdir(private)
     with top.enter(private) as room:
         top.rename(name, room, "entry")
@@ -252,13 +247,19 @@ def _move_and_end(top: Inside, name: str, doomed: Doomed) -> None:
             if room.identity_of("entry") != was:
                 raise Refusal("it was exchanged for another while it was looked at")
             with room.enter("entry") as inside:
-                _check_contents(inside, _manifest(inside, entry), whole=plain is None)
+                if part:
+                    unfinished.look(inside, entry)
+                else:
+                    _check_contents(inside, _manifest(inside, entry), whole=plain is None)
         except (OSError, Refusal):
             room.rename("entry", top, name)
             top.rmdir(private)
             raise
         top.sync()
-        _end(room, entry, checked=True)
+        if part:
+            unfinished.end(room, name, entry)
+        else:
+            _end(room, entry, checked=True)
     top.rmdir(private)
     top.sync()
 
@@ -278,9 +279,9 @@ def _end(room: Inside, entry: str, *, checked: bool = False) -> Doomed | None:
             moved = frozenset(int(name) for name in room.names() if name.isdecimal())
             _check_contents(inside, manifest, whole=False, moved=moved)
         for number, file in enumerate(manifest.files):
-            _end_file(room, inside, number, file)
+            end_file(room, inside, str(number), file.path)
         for folder in sorted({file.path.rpartition("/")[0] for file in manifest.files}, key=len, reverse=True):
-            _end_folders(inside, folder)
+            end_folders(inside, folder)
         for name in inside.names():
             if name == STAMP or LEFTOVER.fullmatch(name):
                 inside.unlink(name)
@@ -290,38 +291,6 @@ def _end(room: Inside, entry: str, *, checked: bool = False) -> Doomed | None:
         inside.unlink(MANIFEST)
     room.rmdir("entry")
     return _doomed(entry, manifest)
-
-
-def _end_file(room: Inside, inside: Inside, number: int, file: _File) -> None:
-    """Moved first: what is looked at in the private directory is what is unlinked there."""
-    own = str(number)
-    folder, _, name = file.path.rpartition("/")
-    try:
-        with inside.enter_below(folder) as parent:
-            expected: Held | None = parent.identity_of(name)
-            parent.rename(name, room, own)
-    except FileNotFoundError:
-        expected = None  # by a process that was killed, moved or unlinked already
-    try:
-        found = room.stat(own)
-    except FileNotFoundError:
-        return
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or expected not in (None, room.identity_of(own)):
-        raise Refusal(f"{file.path} was exchanged for another file, which is kept as {room.path()}/{own}")
-    room.unlink(own)
-
-
-def _end_folders(inside: Inside, folder: str) -> None:
-    while folder:
-        above, _, name = folder.rpartition("/")
-        try:
-            with inside.enter_below(above) as parent:
-                parent.rmdir(name)
-        except FileNotFoundError:
-            pass
-        except OSError:  # another file's, or something that came meanwhile: told by whoever looks next
-            return
-        folder = above
 
 
 def _told(error: OSError) -> str:

@@ -17,9 +17,9 @@ from llmgw.clock import Clock
 from llmgw.units import Bytes, Seconds
 from llmgw.weights import manifest, naming, removal
 from llmgw.weights.cache import Cache
+from llmgw.weights.doomed import CORRUPT, KEPT, Doomed, Refusal
 from llmgw.weights.inside import Inside, hold
 from llmgw.weights.manifest import Manifest, ManifestFile
-from llmgw.weights.removal import Doomed, Refusal
 
 log = structlog.get_logger("llmgw.weights")
 
@@ -77,16 +77,18 @@ class Upkeep:
 
     def source_of(self, entry: str) -> str | None:
         """As its manifest has it; None: there is no such entry."""
+        if KEPT.fullmatch(entry):
+            return self._cache.unfinished(entry)
         found = self._cache.manifest_of(entry)
         return None if found is None else found.source
 
     def is_corrupt(self, entry: str) -> bool:
-        return removal.CORRUPT.fullmatch(entry) is not None
+        return CORRUPT.fullmatch(entry) is not None
 
     async def remove(self, entry: str, *, min_age: Seconds, asker: Asker) -> Doomed:
         """Raises Refusal. That nothing of this node wants it is the caller's to know; everything else is looked at."""
         async with self._one:
-            if self._cache.being_fetched(entry):
+            if self._cache.being_fetched(entry.removeprefix("kept-")):
                 raise Refusal("it is being fetched")
             with self._cache.aside(entry):
                 return await _to_the_end(lambda: self._remove(entry, min_age, asker))
@@ -109,7 +111,8 @@ class Upkeep:
         return done
 
     async def finish(self) -> tuple[Doomed, ...]:
-        """End what a killed process left half deleted. Raises OSError, Refusal."""
+        """End what a killed process left half deleted, and put its downloads aside. Raises OSError, Refusal."""
+        await asyncio.to_thread(self._cache.tidy)
         root, cluster, now = self._cache.root, self._cache.cluster_id, self._clock.now().wall
         async with self._one:
             done = await _to_the_end(lambda: removal.finish(root, cluster=cluster, now=now))

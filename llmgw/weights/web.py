@@ -157,6 +157,7 @@ class _Resume(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a file that is here in part. `durable` bytes survive a crash of the machine."""
 
     url: str
+    path: str  #: below the entry's files
     validator: str | None
     total: int | None
     durable: int
@@ -189,6 +190,8 @@ class _Download:
     def run(self, stop: threading.Event) -> ManifestFile:
         """Raises WeightsUnavailable, WeightsRefused, Stopped, OSError."""
         self._work.resumable()
+        if not self._path.exists():  # before there is a file, there is a word of whose it is
+            self._note(0)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with open(self._path, "ab", buffering=0) as file, self._take_up(file.fileno(), stop) as out:
             try:
@@ -315,7 +318,7 @@ class _Download:
                 "whole: declare `sha256`"
             )
         self._total, self._validator = reply.length, validator(reply)
-        self._note(out)
+        self._note(out.durable)
 
     def _copy(self, reply: Reply, out: Writing, stop: threading.Event) -> None:
         """Reading one chunk while the ones before are written, hashed and made durable."""
@@ -337,7 +340,7 @@ class _Download:
             self._work.pace(count, stop)
             if out.at - synced >= _CHECKPOINT and out.sync():
                 synced = out.at
-                self._note(out)
+                self._note(out.durable)
         out.settle()
 
     def _changed(self, out: Writing) -> None:
@@ -346,20 +349,21 @@ class _Download:
 
     def _reset(self, out: Writing) -> None:
         out.restart()
-        self._record.unlink(missing_ok=True)
         self._total = self._validator = self._promised = None
         self._resumed = False
+        self._note(0)
 
     def _checkpoint(self, out: Writing) -> None:
         out.finish()
-        self._note(out)
+        self._note(out.durable)
 
-    def _note(self, out: Writing) -> None:
+    def _note(self, durable: int) -> None:
         record = _Resume(
             url=self._remote.url,
+            path=self._remote.path,
             validator=self._validator,
             total=self._total,
-            durable=out.durable,
+            durable=durable,
             boot=partial.boot(),
         )
         write_atomic(self._record, msgspec.json.encode(record))

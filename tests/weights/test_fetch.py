@@ -237,10 +237,13 @@ async def test_a_damaged_entry_is_no_entry_and_is_replaced(damage: str, cache: C
             (path.parents[1] / "manifest.json").unlink()
         case "garbled manifest":
             (path.parents[1] / "manifest.json").write_text("{")
+    (path.parents[1] / "notes").write_text("mine")
     assert not any(fact.complete for fact in cache.facts([]))
     assert cache.locate(SPEC) is None
     assert (await get(cache)).read_bytes() == CONTENT
-    assert names(root) == {entry_name(SOURCE, SHA256)}
+    (aside,) = names(root) - {entry_name(SOURCE, SHA256)}
+    assert [fact.entry for fact in cache.facts([]) if fact.corrupt] == [aside]
+    assert (root / aside / "notes").read_text() == "mine"
 
 
 async def test_something_else_in_the_entrys_place_is_left_alone(
