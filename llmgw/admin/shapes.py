@@ -509,9 +509,9 @@ class ErrorBody:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginRow:
-    """One installed engine plugin. `state`: ok, clash, broken or disabled; `failure`: its traceback.
+    """One installed plugin. `state`: ok, clash, broken or disabled; `failure`: its traceback.
 
-    `engines`: those it brings; where it is not loaded, those it is known to bring.
+    `engines`, `sources` (of weights, by scheme): those it brings; where it is not loaded, those it is known to bring.
     """
 
     name: str
@@ -523,6 +523,7 @@ class PluginRow:
     state: str
     reason: str
     failure: str
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -533,7 +534,8 @@ class PluginsOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginCheckRow:
-    """One check of the conformance suite on one engine. `outcome`: ok, failed or skipped."""
+    """One check of the conformance suite on one engine, or on one kind of source (`engine` is its scheme then, such as
+    `oci://`). `outcome`: ok, failed or skipped."""
 
     engine: str
     check: str

@@ -258,7 +258,7 @@ async def _agent(joined: _Joined, options: AgentOptions, say: Say) -> Parts:
     engines = parts.usable_engines(say)
     peers = StorePeers(base.store, joined.held, node=base.node, clock=base.clock)
     mirror = Mirror(peers, joined.token, base.clock, tell=parts.node_events(base))
-    cache = parts.build_cache(base, options.cache, mirror=mirror)
+    cache = parts.build_cache(base, engines, options.cache, mirror=mirror)
     agent = parts.build_agent(base, engines, cache, ports=options.engine_ports, host=joined.host)
     mirroring = Mirroring(Shelf(cache), peers.settings, base.clock)
     api = create_own_app(

@@ -64,9 +64,15 @@ def usable_engines(say: Say) -> Engines:
     return engines
 
 
-def build_cache(base: Base, root: Path | None, *, mirror: Mirror | None = None) -> Cache:
+def build_cache(base: Base, engines: Engines, root: Path | None, *, mirror: Mirror | None = None) -> Cache:
     """The node's weights. `mirror`: other nodes. Raises LlmgwError where they cannot lie there."""
-    cache = Cache(root or base.state.weights, cluster_id=base.cluster, clock=base.clock, mirror=mirror)
+    cache = Cache(
+        root or base.state.weights,
+        cluster_id=base.cluster,
+        clock=base.clock,
+        sources=engines.sources,
+        mirror=mirror,
+    )
     cache.open()
     return cache
 

@@ -75,7 +75,7 @@ def _build(
         secret=state.secret(),
         cluster=state.cluster_id(),
     )
-    cache = parts.build_cache(base, options.cache)
+    cache = parts.build_cache(base, engines, options.cache)
     look = parts.own_look(base, cache)
     deciding = parts.build_deciding(base, engines, options.catalog, nodes=(options.node,), look=look)
     gateway = parts.build_gateway(base)

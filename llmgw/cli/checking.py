@@ -17,7 +17,6 @@ from llmgw.catalog.source import MAX_FILE, Source, read_source
 from llmgw.cli.reports import Report
 from llmgw.errors import CatalogInvalid, CatalogUnreadable, Problem, TerminalError
 from llmgw.units import format_bytes
-from llmgw.weights.naming import canonical
 
 _SCHEMA_ENDS: Final = ".json"
 
@@ -64,7 +63,13 @@ def targets(paths: Sequence[Path]) -> list[Target]:
     return [*found, Target(files=files)] if files else found
 
 
-def check(target: Target, engines: Mapping[str, EngineRules], say: Callable[[str], None]) -> Checked:
+def check(
+    target: Target,
+    engines: Mapping[str, EngineRules],
+    say: Callable[[str], None],
+    *,
+    canonical: Callable[[str], str],
+) -> Checked:
     """Raises CatalogUnreadable when there is nothing to check."""
     root = Path.cwd() if target.directory is None else target.directory
     source = _files(target.files) if target.directory is None else read_source(target.directory)

@@ -106,7 +106,6 @@ class _Sides:
         from llmgw.cli.printing import note
         from llmgw.engine.manager import find_engines
         from llmgw.errors import CatalogInvalid
-        from llmgw.weights.naming import canonical
 
         if text is not None and not Path(text).exists() and text.startswith((".", "/", "~")):
             raise CatalogUnreadable(f"cannot read {text}: name the directory that holds the catalog, or a revision")
@@ -120,7 +119,8 @@ class _Sides:
                 source = read_revision(Path(followed), text)
             if source.note:
                 note(source.note)
-            return load_catalog(source, find_engines().rules(), canonical=canonical).catalog
+            engines = find_engines()
+            return load_catalog(source, engines.rules(), canonical=engines.canonical).catalog
         except CatalogInvalid as error:
             raise _Invalid(invalid_output(text or followed, error)) from error
 

@@ -117,7 +117,6 @@ def _load(catalog: str, checkout: Path | None, engines: "Engines") -> "Loaded":
     from llmgw.catalog.revisions import read_revision
     from llmgw.catalog.source import read_source
     from llmgw.errors import CatalogUnreadable
-    from llmgw.weights.naming import canonical
 
     path = Path(catalog)
     if path.exists():
@@ -127,7 +126,7 @@ def _load(catalog: str, checkout: Path | None, engines: "Engines") -> "Loaded":
         raise CatalogUnreadable(f"cannot read {catalog}: name the directory that holds the catalog, or a revision")
     else:
         source = read_revision(checkout, catalog)
-    return load_catalog(source, engines.rules(), canonical=canonical)
+    return load_catalog(source, engines.rules(), canonical=engines.canonical)
 
 
 def _tell_of_lock(path: Path) -> None:

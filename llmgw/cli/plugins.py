@@ -45,7 +45,7 @@ def list_plugins(
     as_json: Json = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="With the traceback of each failure.")] = False,
 ) -> int:
-    """List the installed plugins, their engines, and why one cannot be used. Needs no daemon.
+    """List the installed plugins, what they bring, and why one cannot be used. Needs no daemon.
 
     \b
     Example:
@@ -63,7 +63,7 @@ def list_plugins(
     if wants_json(output, as_json):
         print_json(PluginsOutput(plugins=rows))
         return ExitCode.FINE
-    headers = ("PLUGIN", "PACKAGE", "VERSION", "API", "ENGINES", "STATE", "REASON")
+    headers = ("PLUGIN", "PACKAGE", "VERSION", "API", "ENGINES", "SOURCES", "STATE", "REASON")
     print_table(headers, [_cells(row) for row in rows])
     failed = [plugin for plugin in plugins if plugin.failure]
     for plugin in failed if verbose else ():
@@ -81,12 +81,16 @@ def check(
     options: Annotated[
         str | None, typer.Option("--options", metavar="JSON", help="The profile's options to check it with.")
     ] = None,
+    source: Annotated[
+        str | None, typer.Option("--source", metavar="SOURCE", help="Weights to fetch with a source of the plugin.")
+    ] = None,
     output: Output = OutputFormat.TABLE,
     as_json: Json = False,
 ) -> int:
-    """Try a plugin in a child process and hold its engines against the conformance suite. Exit 1 when it fails.
+    """Try a plugin in a child process and hold what it brings against the conformance suites. Exit 1 when it fails.
 
-    An engine that needs a model file, or options, is only started when they are given.
+    An engine that needs a model file, or options, is only started when they are given, and a source is only fetched
+    from when --source names something small that it has.
 
     \b
     Example:
@@ -98,7 +102,7 @@ def check(
     from llmgw.cli.printing import print_json
 
     logs.configure()
-    asked = {"weights": str(weights.absolute()) if weights else None, "options": _json(options)}
+    asked = {"weights": str(weights.absolute()) if weights else None, "options": _json(options), "source": source}
     if weights is not None and not weights.exists():
         raise UsageError(f"--weights {weights}: there is no such file")
     spoken = not wants_json(output, as_json)
@@ -145,6 +149,7 @@ def _row(plugin: "PluginFact") -> "PluginRow":
         own=plugin.own,
         api_version=plugin.api_version,
         engines=tuple(plugin.engines),
+        sources=tuple(plugin.sources),
         state=str(plugin.state),
         reason=plugin.reason,
         failure=plugin.failure,
@@ -153,7 +158,8 @@ def _row(plugin: "PluginFact") -> "PluginRow":
 
 def _cells(row: "PluginRow") -> tuple[str, ...]:
     api = "" if row.api_version is None else str(row.api_version)
-    return (row.name, row.distribution, row.version, api, ", ".join(row.engines), row.state, row.reason)
+    brings = (", ".join(row.engines), ", ".join(row.sources))
+    return (row.name, row.distribution, row.version, api, *brings, row.state, row.reason)
 
 
 def _points(package: str) -> "list[EntryPoint]":

@@ -13,6 +13,7 @@ from llmgw.cli.options import State, state_root
 if TYPE_CHECKING:
     from llmgw.catalog.spec import WeightsSpec
     from llmgw.cli.pulling import Shown
+    from llmgw.engine.manager import Engines
     from llmgw.weights.cache import Cache
 
 
@@ -41,14 +42,16 @@ def pull(
     """
     from llmgw.cli import logs
     from llmgw.clock import SystemClock
+    from llmgw.engine.manager import find_engines
     from llmgw.statedir import StateDir
     from llmgw.weights.cache import Cache
 
     logs.configure()
-    specs = _wanted(what, catalog, sha256, token_env)
+    engines = find_engines()
+    specs = _wanted(what, catalog, sha256, token_env, engines)
     found = StateDir(state_root(state))
     found.prepare()
-    opened = Cache(cache or found.weights, cluster_id=found.cluster_id(), clock=SystemClock())
+    opened = Cache(cache or found.weights, cluster_id=found.cluster_id(), clock=SystemClock(), sources=engines.sources)
     opened.open()
     failures = asyncio.run(_pull_all(opened, specs))
     for failure in failures:
@@ -56,13 +59,14 @@ def pull(
     return ExitCode.ERROR if failures else ExitCode.FINE
 
 
-def _wanted(what: list[str], catalog: Path | None, sha256: str | None, token: str | None) -> "list[WeightsSpec]":
+def _wanted(
+    what: list[str], catalog: Path | None, sha256: str | None, token: str | None, engines: "Engines"
+) -> "list[WeightsSpec]":
     """Raises UsageError, CatalogInvalid, CatalogUnreadable."""
     import re
 
     from llmgw.catalog.spec import SecretRef, WeightsSpec
     from llmgw.errors import UsageError
-    from llmgw.weights.naming import canonical
 
     if sha256 is not None and (len(what) != 1 or re.fullmatch("[0-9A-Fa-f]{64}", sha256) is None):
         raise UsageError("--checksum takes the 64 hex digits of the one source that is given")
@@ -72,24 +76,23 @@ def _wanted(what: list[str], catalog: Path | None, sha256: str | None, token: st
     for text in what:
         if "://" in text or text.startswith("/"):
             try:
-                specs[WeightsSpec(source=canonical(text), sha256=digest, token=secret)] = None
+                specs[WeightsSpec(source=engines.canonical(text), sha256=digest, token=secret)] = None
             except ValueError as error:
                 raise UsageError(str(error)) from error
         elif catalog is None or sha256 is not None:
             raise UsageError(f"{text} is no source: to pull a model's weights, name its catalog with --catalog")
         else:
-            specs.update(dict.fromkeys(_of_model(text, catalog)))
+            specs.update(dict.fromkeys(_of_model(text, catalog, engines)))
     return list(specs)
 
 
-def _of_model(name: str, directory: Path) -> "list[WeightsSpec]":
+def _of_model(name: str, directory: Path, engines: "Engines") -> "list[WeightsSpec]":
     from llmgw.catalog.load import load_catalog
     from llmgw.catalog.source import read_source
-    from llmgw.engine.manager import find_engines
     from llmgw.errors import UsageError
-    from llmgw.weights.naming import canonical
 
-    models = load_catalog(read_source(directory), find_engines().rules(), canonical=canonical).catalog.models.values()
+    loaded = load_catalog(read_source(directory), engines.rules(), canonical=engines.canonical)
+    models = loaded.catalog.models.values()
     found = next((model for model in models if name == model.name or name in model.aliases), None)
     if found is None:
         raise UsageError(f"no model {name} in {directory}; it has {', '.join(model.name for model in models)}")
@@ -116,5 +119,6 @@ async def _pull_all(cache: "Cache", specs: "list[WeightsSpec]") -> list[str]:
 async def _pull(cache: "Cache", spec: "WeightsSpec", shown: "Shown") -> Path:
     from llmgw.catalog.spec import NodeSpec
 
+    spec = await cache.resolved(spec)  # what a branch is now, whatever is here of it
     with shown.one(spec.source) as tell:
         return await cache.fetch(spec, reserve=NodeSpec().reserve.disk, progress=tell)

@@ -1,6 +1,6 @@
 """`llmgw validate`"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -57,25 +57,29 @@ def validate(
     from llmgw.cli.printing import note
 
     logs.configure()
-    rules = _engine_rules(engine_schemas)
-    checked = [checking.check(target, rules, note) for target in checking.targets(paths or [Path()])]
+    rules, canonical = _engine_rules(engine_schemas)
+    found = checking.targets(paths or [Path()])
+    checked = [checking.check(target, rules, note, canonical=canonical) for target in found]
     _print(checked, ReportFormat.JSON if as_json else output)
     bad = any(each.report.problems or (strict and each.report.warnings) for each in checked)
     return ExitCode.INVALID_CATALOG if bad else ExitCode.FINE
 
 
-def _engine_rules(directory: Path | None) -> "Mapping[str, EngineRules]":
-    """Of the engines installed here, and of those that are only described."""
+def _engine_rules(directory: Path | None) -> "tuple[Mapping[str, EngineRules], Callable[[str], str]]":
+    """Of the engines installed here, and of those that are only described; and what spells sources. Where plugins are
+    described that are not installed, sources of other kinds may be theirs."""
     from llmgw.cli.checking import described_engines
     from llmgw.cli.printing import note
     from llmgw.engine.manager import find_engines
+    from llmgw.weights import naming
 
     engines = find_engines()
     for plugin in engines.plugins:
         if plugin.name in engines.broken:
             note(f"llmgw: plugin {plugin.name}: {plugin.reason} (`llmgw plugins list -v` tells more)")
-    described = {} if directory is None else described_engines(directory)
-    return {**described, **engines.rules()}
+    if directory is None:
+        return engines.rules(), engines.canonical
+    return {**described_engines(directory), **engines.rules()}, naming.canonical
 
 
 def _print(checked: "Sequence[Checked]", output: ReportFormat) -> None:

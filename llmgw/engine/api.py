@@ -73,11 +73,14 @@ class Readiness(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a failed process died of. `port_clash`: it lost its port to another program, which is no failure."""
+    """What a failed process died of. `port_clash`: it lost its port to another program, which is no failure.
+    `damaged`: a file that it was given may not be what was fetched; it is hashed then, and fetched anew where it is not.
+    """
 
     kind: FailureKind
     reason: str
     port_clash: bool = False
+    damaged: bool = False
 
 
 class Engine(ABC):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pluggy
 
 from llmgw.engine.api import Engine
+from llmgw.weights.api import WeightSource
 
 hookspec = pluggy.HookspecMarker("llmgw")
 
@@ -12,3 +13,8 @@ hookspec = pluggy.HookspecMarker("llmgw")
 @hookspec
 def llmgw_engines() -> Sequence[Engine]:  # type: ignore[empty-body]
     """The engines that this plugin brings."""
+
+
+@hookspec
+def llmgw_weight_sources() -> Sequence[WeightSource]:  # type: ignore[empty-body]
+    """The kinds of weights sources that this plugin brings."""

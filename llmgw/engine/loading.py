@@ -1,9 +1,11 @@
-"""Load one plugin: import it, call its hook, judge the engines it brings.
+"""Load one plugin: import it, call its hooks, judge the engines and sources it brings.
 
 The same code runs in the child process that a third party's plugin is tried in and then in the daemon.
 """
 
+import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from typing import Any, Final
 
@@ -15,18 +17,44 @@ from llmgw.engine import hookspecs
 from llmgw.engine.api import API_VERSION, Engine
 from llmgw.errors import TerminalError
 from llmgw.ids import EngineName, is_name
+from llmgw.weights.api import WeightSource
 
 SUPPORTED: Final = frozenset({API_VERSION})
 """The versions of the plugin API that this llmgw can load. The policy stands in docs/plugin-api.md."""
 
 
+_SCHEME: Final = re.compile(r"[a-z][a-z0-9+-]{0,31}\Z")
+
+
 class BadPlugin(TerminalError):
     """A plugin that can be imported and breaks the contract; the text is for its author.
 
-    `engines`: the names that it brings all the same, as far as they could be told.
+    `engines`, `sources`: what it brings all the same, as far as it could be told.
     """
 
     engines: tuple[EngineName, ...] = ()
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brought:
+    """What a plugin brings."""
+
+    engines: tuple[Engine, ...] = ()
+    sources: tuple[WeightSource, ...] = ()
+
+    @property
+    def names(self) -> tuple[EngineName, ...]:
+        return tuple(engine.name for engine in self.engines)
+
+    @property
+    def schemes(self) -> tuple[str, ...]:
+        return tuple(sorted(scheme for source in self.sources for scheme in source.schemes))
+
+    @property
+    def api_version(self) -> int | None:
+        engines, sources = {each.api_version for each in self.engines}, {each.api_version for each in self.sources}
+        return max(engines | sources, default=None)
 
 
 def summary(error: BaseException) -> str:
@@ -38,44 +66,83 @@ def summary(error: BaseException) -> str:
     return f"{kind}: {said}" if said else kind
 
 
-def load_plugin(point: EntryPoint) -> tuple[Engine, ...]:
-    """The engines of one plugin. Raises BadPlugin, or whatever the plugin itself raises (SystemExit too)."""
-    engines = call_hook(point.load(), point.name)
-    check_engines(engines)
-    return engines
+def load_plugin(point: EntryPoint) -> Brought:
+    """What one plugin brings. Raises BadPlugin, or whatever the plugin itself raises (SystemExit too)."""
+    brought = call_hooks(point.load(), point.name)
+    check_brought(brought)
+    return brought
 
 
-def call_hook(plugin: object, name: str) -> tuple[Engine, ...]:
-    """What `llmgw_engines` returns, which may be no engines at all. Raises as `load_plugin` does."""
+def call_hooks(plugin: object, name: str) -> Brought:
+    """What its hooks return, which may be anything at all. Raises as `load_plugin` does."""
     # A manager for each plugin: none can see, wrap or break another's hooks.
     manager = pluggy.PluginManager("llmgw")
     manager.add_hookspecs(hookspecs)
     manager.register(plugin, name=name)
     manager.check_pending()  # a misspelt hook registers silently otherwise
-    if not manager.hook.llmgw_engines.get_hookimpls():
+    engines, sources = manager.hook.llmgw_engines, manager.hook.llmgw_weight_sources
+    if not engines.get_hookimpls() and not sources.get_hookimpls():
         raise BadPlugin(f"{name} implements no hook: mark a function llmgw_engines with @llmgw.engine.hookimpl")
-    results = manager.hook.llmgw_engines()
+    return Brought(engines=_called(engines, "Engine"), sources=_called(sources, "WeightSource"))
+
+
+def _called(hook: pluggy.HookCaller, kind: str) -> tuple[Any, ...]:
+    if not hook.get_hookimpls():
+        return ()
+    results = hook()
     if not results:
-        raise BadPlugin("llmgw_engines returned None: return a sequence of Engine objects")
+        raise BadPlugin(f"{hook.name} returned None: return a sequence of {kind} objects")
     for result in results:
         if isinstance(result, str | bytes | Mapping) or not isinstance(result, Iterable):
-            raise BadPlugin(f"llmgw_engines returned {_kind(result)}: return a sequence of Engine objects")
-    return tuple(engine for result in results for engine in result)
+            raise BadPlugin(f"{hook.name} returned {_kind(result)}: return a sequence of {kind} objects")
+    return tuple(each for result in results for each in result)
 
 
-def check_engines(engines: Iterable[object]) -> None:
+def check_brought(brought: Brought) -> None:
     """Raises BadPlugin at the first that breaks the contract."""
-    found = tuple(engines)
     try:
-        for engine in found:
+        for engine in brought.engines:
             check_engine(engine)
-        names = [engine.name for engine in found if isinstance(engine, Engine)]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise BadPlugin(f"it brings the engine {twice[0]!r} twice")
+        for source in brought.sources:
+            check_source(source)
+        for what, names in ("engine", brought.names), ("source", brought.schemes):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise BadPlugin(f"it brings the {what} {twice[0]!r} twice")
     except BadPlugin as error:
-        error.engines = tuple(dict.fromkeys(name for engine in found if (name := _name(engine)) is not None))
+        error.engines = tuple(dict.fromkeys(name for each in brought.engines if (name := _name(each)) is not None))
+        error.sources = tuple(sorted({scheme for each in brought.sources for scheme in _schemes(each)}))
         raise
+
+
+def check_source(source: object) -> None:
+    """Raises BadPlugin when llmgw could not work with this source object."""
+    if isinstance(source, type):
+        raise BadPlugin(
+            f"llmgw_weight_sources returned the class {source.__name__}: return an object, {source.__name__}()"
+        )
+    if not isinstance(source, WeightSource):
+        raise BadPlugin(f"llmgw_weight_sources returned {_kind(source)}: sources derive from llmgw.engine.WeightSource")
+    kind, schemes = type(source).__name__, getattr(source, "schemes", None)
+    if not isinstance(schemes, frozenset) or not schemes or set(_schemes(source)) != schemes:
+        raise BadPlugin(f"{kind}.schemes is {_kind(schemes)}: a frozenset of names such as 'oci', in lower case")
+    _check_version(kind, source.api_version)
+    if not isinstance(source.peak, int) or source.peak < 1:
+        raise BadPlugin(f"{kind}.peak is {_kind(source.peak)}: bytes of disk per byte of weights, at least 1")
+
+
+def _schemes(source: object) -> list[str]:
+    found = getattr(source, "schemes", None)
+    if not isinstance(found, frozenset | set | tuple | list):
+        return []
+    return [each for each in found if isinstance(each, str) and _SCHEME.match(each)]
+
+
+def _check_version(kind: str, version: object) -> None:
+    if version not in SUPPORTED:
+        older = isinstance(version, int) and version < min(SUPPORTED)
+        advice = "update the plugin" if older else "update llmgw"
+        raise BadPlugin(f"{kind} wants plugin API {version!r}, this llmgw has {API_VERSION}: {advice}")
 
 
 def check_engine(engine: object) -> None:
@@ -88,10 +155,7 @@ def check_engine(engine: object) -> None:
     if _name(engine) is None:
         name = getattr(engine, "name", None)
         raise BadPlugin(f"{kind}.name is {name!r}: a name is up to 63 lower-case letters, digits and ._-")
-    if engine.api_version not in SUPPORTED:
-        older = isinstance(engine.api_version, int) and engine.api_version < min(SUPPORTED)
-        advice = "update the plugin" if older else "update llmgw"
-        raise BadPlugin(f"{kind} wants plugin API {engine.api_version!r}, this llmgw has {API_VERSION}: {advice}")
+    _check_version(kind, engine.api_version)
     _check_schema(kind, engine.options_schema)
     if not isinstance(engine.needs_weights, bool):
         raise BadPlugin(f"{kind}.needs_weights is {_kind(engine.needs_weights)}: True or False")

@@ -5,7 +5,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from importlib.metadata import EntryPoint, entry_points
@@ -17,9 +17,11 @@ import structlog
 from llmgw.catalog.rules import EngineRules
 from llmgw.engine import vetting
 from llmgw.engine.api import Engine
-from llmgw.engine.loading import load_plugin, summary
+from llmgw.engine.loading import Brought, load_plugin, summary
 from llmgw.engine.vetting import VET_TIMEOUT, Vetting
 from llmgw.ids import EngineName, is_name
+from llmgw.weights.api import WeightSource
+from llmgw.weights.registry import Lost, canonical_by, own_sources
 
 log = structlog.get_logger("llmgw.engine")
 
@@ -34,14 +36,15 @@ _NONE: Final = frozenset({"", "0", "none", "false", "no", "off"})
 
 class PluginState(StrEnum):
     OK = "ok"
-    CLASH = "clash"  #: an engine of its is left out: another plugin brings one of that name
+    CLASH = "clash"  #: an engine or a source of its is left out: another plugin brings one of that name
     BROKEN = "broken"
     DISABLED = "disabled"  #: turned off by LLMGW_DISABLE_PLUGINS; not imported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginFact:
-    """One installed plugin. `engines`: those it brings, or where it is not loaded those it is known to bring."""
+    """One installed plugin. `engines`, `sources` (by scheme): those it brings, or where it is not loaded those it is
+    known to bring."""
 
     name: str  #: of its entry point
     distribution: str
@@ -50,6 +53,7 @@ class PluginFact:
     own: bool = False  #: it comes with llmgw
     api_version: int | None = None
     engines: tuple[EngineName, ...] = ()
+    sources: tuple[str, ...] = ()
     reason: str = ""  #: one line: why it is not `ok`
     failure: str = ""  #: the traceback, or what else there is to tell
 
@@ -57,12 +61,19 @@ class PluginFact:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engines:
     """What was found. `broken`: plugin name -> traceback or reason. `lost`: engines that cannot be used because
-    their plugin is broken or turned off -> which, and why."""
+    their plugin is broken or turned off -> which, and why. `sources`: of weights, by scheme; one that cannot be used is
+    `registry.Lost`."""
 
     by_name: Mapping[EngineName, Engine] = field(default_factory=dict)
     broken: Mapping[str, str] = field(default_factory=dict)
     lost: Mapping[EngineName, str] = field(default_factory=dict)
     plugins: tuple[PluginFact, ...] = ()
+    sources: Mapping[str, WeightSource] = field(default_factory=own_sources)
+
+    @property
+    def canonical(self) -> Callable[[str], str]:
+        """What gives a source of weights its one spelling; ValueError with advice where it is none."""
+        return canonical_by(self.sources)
 
     def rules(self) -> dict[str, EngineRules]:
         """What each engine demands of a profile, for the catalog's rules. A lost one demands nothing: its models
@@ -89,7 +100,7 @@ def find_engines(
     timeout: float = VET_TIMEOUT,
     afresh: bool = False,
 ) -> Engines:
-    """Load the plugins of the entry-point group `llmgw` (or those given) and collect their engines. Blocking.
+    """Load the plugins of the entry-point group `llmgw` (or those given) and collect what they bring. Blocking.
 
     A third party's plugin is tried in a child process first (`timeout` seconds; verdicts are kept in the file
     `cache`, by default the user's), and imported only when it came through. `afresh`: the failed are tried again.
@@ -105,39 +116,55 @@ def find_engines(
     tried = [plugin for plugin in plugins if not off.covers(plugin) and not plugin.own]
     verdicts = vetting.vet_all([plugin.point for plugin in tried], cache=cache, timeout=timeout, afresh=afresh)
     vetted = {plugin.name: verdict for plugin, verdict in zip(tried, verdicts, strict=True)}
-    engines: dict[EngineName, Engine] = {}
-    owner: dict[EngineName, str] = {}
+    taken = _Taken()
     facts = []
     for plugin in plugins:
         if off.covers(plugin):
-            known = vetting.remembered(plugin.point, cache)
-            facts.append(plugin.fact(PluginState.DISABLED, reason=f"it is turned off by {DISABLE}", engines=known))
+            known, why = vetting.remembered(plugin.point, cache), f"it is turned off by {DISABLE}"
+            off_now = Vetting(ok=False, engines=known.engines, sources=known.sources, reason=why)
+            facts.append(plugin.fact(PluginState.DISABLED, off_now))
             continue
-        fact, loaded = _load(plugin, vetted.get(plugin.name))
-        for engine in loaded:
-            if owner.setdefault(engine.name, plugin.name) == plugin.name:
-                engines[engine.name] = engine
-            else:
-                fact = _clashing(fact, engine.name, owner[engine.name])
-        facts.append(fact)
+        fact, brought = _load(plugin, vetted.get(plugin.name))
+        facts.append(taken.take(fact, brought))
     return Engines(
-        by_name=engines,
+        by_name=taken.engines,
         broken={fact.name: fact.failure for fact in facts if fact.state in (PluginState.BROKEN, PluginState.CLASH)},
-        lost=_lost(facts, engines),
+        lost=_lost(facts, taken.engines),
         plugins=tuple(facts),
+        sources=_with_lost(facts, {**own_sources(), **taken.sources}),
     )
+
+
+class _Taken:
+    """What the plugins bring, each name once: the first that brings it has it."""
+
+    def __init__(self) -> None:
+        self.engines: dict[EngineName, Engine] = {}
+        self.sources: dict[str, WeightSource] = {}
+        own = dict.fromkeys(own_sources(), OWN)
+        self._owner = {"engine": dict[str, str](), "source": own}
+
+    def take(self, fact: PluginFact, brought: Brought) -> PluginFact:
+        """The fact, with what was left out."""
+        for engine in brought.engines:
+            if (owner := self._owner["engine"].setdefault(engine.name, fact.name)) == fact.name:
+                self.engines[engine.name] = engine
+            else:
+                fact = _clashing(fact, "engine", engine.name, owner)
+        for source in brought.sources:
+            for scheme in sorted(source.schemes):
+                owner = self._owner["source"].setdefault(scheme, fact.name)
+                if owner == fact.name or (owner == OWN and fact.own):
+                    self.sources[scheme] = source
+                else:
+                    fact = _clashing(fact, "source", scheme, owner)
+        return fact
 
 
 def vetted_fact(point: EntryPoint, *, timeout: float = VET_TIMEOUT) -> PluginFact:
     """Try one plugin in a child process now, llmgw's own too. It is not imported here."""
     plugin, found = _Found(point), vetting.vet(point, timeout=timeout)
-    return plugin.fact(
-        PluginState.OK if found.ok else PluginState.BROKEN,
-        reason=found.reason,
-        failure=found.failure,
-        engines=found.engines,
-        api_version=found.api_version,
-    )
+    return plugin.fact(PluginState.OK if found.ok else PluginState.BROKEN, found)
 
 
 class _Found:
@@ -150,25 +177,18 @@ class _Found:
         self.version = point.dist.version if point.dist is not None else ""
         self.own = _plain(self.distribution) == OWN
 
-    def fact(
-        self,
-        state: PluginState,
-        *,
-        reason: str = "",
-        failure: str = "",
-        engines: Sequence[EngineName] = (),
-        api_version: int | None = None,
-    ) -> PluginFact:
+    def fact(self, state: PluginState, found: Vetting) -> PluginFact:
         return PluginFact(
             name=self.name,
             distribution=self.distribution,
             version=self.version,
             state=state,
             own=self.own,
-            api_version=api_version,
-            engines=tuple(engines),
-            reason=reason,
-            failure=failure,
+            api_version=found.api_version,
+            engines=tuple(found.engines),
+            sources=tuple(found.sources),
+            reason=found.reason,
+            failure=found.failure,
         )
 
 
@@ -213,36 +233,35 @@ def _tell_apart(plugins: Iterable[_Found]) -> None:
         taken.add(name)
 
 
-def _load(plugin: _Found, vetted: Vetting | None) -> tuple[PluginFact, tuple[Engine, ...]]:
+def _load(plugin: _Found, vetted: Vetting | None) -> tuple[PluginFact, Brought]:
     """Import a plugin here, where its child came back whole (`vetted` None: it is llmgw's own)."""
     if vetted is not None and not vetted.ok:
-        fact = plugin.fact(
-            PluginState.BROKEN,
-            reason=vetted.reason,
-            failure=vetted.failure,
-            engines=vetted.engines,
-            api_version=vetted.api_version,
-        )
-        return fact, ()
+        return plugin.fact(PluginState.BROKEN, vetted), Brought()
     try:
         with _stdout_kept_clean():
-            engines = load_plugin(plugin.point)
+            brought = load_plugin(plugin.point)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - a plugin's failure, whatever it is, must stay its own
         trace = "".join(traceback.format_exception(error, limit=-4))
-        known = vetted.engines if vetted is not None else ()
-        return plugin.fact(PluginState.BROKEN, reason=summary(error), failure=trace, engines=known), ()
-    names = tuple(engine.name for engine in engines)
-    version = max((engine.api_version for engine in engines), default=None)
-    return plugin.fact(PluginState.OK, engines=names, api_version=version), engines
+        known = vetted if vetted is not None else Vetting(ok=False)
+        failed = replace(known, reason=summary(error), failure=trace, api_version=None)
+        return plugin.fact(PluginState.BROKEN, failed), Brought()
+    came = Vetting(ok=True, engines=brought.names, sources=brought.schemes, api_version=brought.api_version)
+    return plugin.fact(PluginState.OK, came), brought
 
 
-def _clashing(fact: PluginFact, engine: EngineName, owner: str) -> PluginFact:
-    reason = f"its engine {engine!r} is left out: the plugin {owner!r} brings one of that name"
+def _clashing(fact: PluginFact, what: str, name: str, owner: str) -> PluginFact:
+    reason = f"its {what} {name!r} is left out: the plugin {owner!r} brings one of that name"
     reasons = "; ".join(filter(None, (fact.reason, reason)))
-    kept = tuple(name for name in fact.engines if name != engine)
-    return replace(fact, state=PluginState.CLASH, reason=reasons, failure=reasons, engines=kept)
+    return replace(
+        fact,
+        state=PluginState.CLASH,
+        reason=reasons,
+        failure=reasons,
+        engines=tuple(each for each in fact.engines if (what, each) != ("engine", name)),
+        sources=tuple(each for each in fact.sources if (what, each) != ("source", name)),
+    )
 
 
 def _lost(facts: Iterable[PluginFact], engines: Mapping[EngineName, Engine]) -> dict[EngineName, str]:
@@ -251,12 +270,26 @@ def _lost(facts: Iterable[PluginFact], engines: Mapping[EngineName, Engine]) -> 
     for fact in facts:
         if fact.state not in (PluginState.BROKEN, PluginState.DISABLED):
             continue
-        what = "is broken" if fact.state is PluginState.BROKEN else "is not loaded"
-        names = fact.engines or ((EngineName(fact.name),) if is_name(fact.name) else ())
-        for name in names:
+        guess = (EngineName(fact.name),) if is_name(fact.name) and not fact.sources else ()
+        for name in fact.engines or guess:
             if name not in engines:
-                lost.setdefault(name, f"plugin {fact.name} {what}: {fact.reason}")
+                lost.setdefault(name, _why_lost(fact))
     return lost
+
+
+def _with_lost(facts: Iterable[PluginFact], sources: Mapping[str, WeightSource]) -> dict[str, WeightSource]:
+    """With stand-ins for those of plugins that are broken or turned off, as far as it is known what they bring."""
+    lost: dict[str, WeightSource] = {}
+    for fact in facts:
+        if fact.state in (PluginState.BROKEN, PluginState.DISABLED):
+            for scheme in fact.sources:
+                lost.setdefault(scheme, Lost(scheme, _why_lost(fact)))
+    return {**lost, **sources}
+
+
+def _why_lost(fact: PluginFact) -> str:
+    what = "is broken" if fact.state is PluginState.BROKEN else "is not loaded"
+    return f"plugin {fact.name} {what}: {fact.reason}"
 
 
 def _plain(name: str) -> str:

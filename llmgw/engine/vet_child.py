@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from importlib.metadata import EntryPoint
 from typing import Any, Final
 
-from llmgw.engine.loading import BadPlugin, call_hook, check_engines, summary
+from llmgw.engine.loading import BadPlugin, call_hooks, check_brought, summary
 
 _SPARE: Final = 0.5  #: seconds before its time is up, at which a hanging one tells where it hangs
 
@@ -29,9 +29,9 @@ def main(request: Mapping[str, Any], fd: int) -> None:
     try:
         report = _judge(EntryPoint(name=request["name"], value=request["value"], group="llmgw"), fd)
     except BaseException as error:  # noqa: BLE001 - the child exists to find out what a plugin raises
-        engines = error.engines if isinstance(error, BadPlugin) else ()
+        engines, sources = (error.engines, error.sources) if isinstance(error, BadPlugin) else ((), ())
         trace = "".join(traceback.format_exception(error, limit=-6))
-        report = {"ok": False, "reason": summary(error), "failure": trace, "engines": engines}
+        report = {"ok": False, "reason": summary(error), "failure": trace, "engines": engines, "sources": sources}
     tell(fd, report)
     os._exit(0)  # its threads and exit handlers get no say
 
@@ -39,15 +39,15 @@ def main(request: Mapping[str, Any], fd: int) -> None:
 def _judge(point: EntryPoint, fd: int) -> dict[str, Any]:
     tell(fd, {"stage": "being imported"})
     plugin = point.load()
-    tell(fd, {"stage": "in its hook llmgw_engines"})
-    engines = call_hook(plugin, point.name)
-    check_engines(engines)
+    tell(fd, {"stage": "in its hooks"})
+    brought = call_hooks(plugin, point.name)
+    check_brought(brought)
     _check_threads()
-    versions = {engine.api_version for engine in engines}
     return {
         "ok": True,
-        "engines": [engine.name for engine in engines],
-        "api_version": max(versions, default=None),
+        "engines": brought.names,
+        "sources": brought.schemes,
+        "api_version": brought.api_version,
     }
 
 

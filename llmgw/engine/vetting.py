@@ -34,10 +34,11 @@ _ENTRIES: Final = 200  #: kept in the file, the newest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vetting:
-    """What came of trying a plugin. `engines`: what it brings, or brought when it last worked."""
+    """What came of trying a plugin. `engines`, `sources`: what it brings, or brought when it last worked."""
 
     ok: bool
     engines: tuple[EngineName, ...] = ()
+    sources: tuple[str, ...] = ()  #: schemes
     api_version: int | None = None
     reason: str = ""  #: one line
     failure: str = ""  #: the traceback, or what else there is to tell
@@ -100,14 +101,14 @@ class _Job:
 
     def vet(self, timeout: float) -> Vetting:
         found = vet(self.point, timeout=timeout)
-        brought = self.known.engines if self.known is not None and not found.ok else ()
-        return replace(found, engines=found.engines or brought, stamp=self.stamp, at=time.time())
+        if self.known is not None and not found.ok and not (found.engines or found.sources):
+            found = replace(found, engines=self.known.engines, sources=self.known.sources)
+        return replace(found, stamp=self.stamp, at=time.time())
 
 
-def remembered(point: EntryPoint, cache: Path | None) -> tuple[EngineName, ...]:
-    """The engines that a plugin brought when it was last looked at."""
-    known = _read(cache).get(_key(point))
-    return () if known is None else known.engines
+def remembered(point: EntryPoint, cache: Path | None) -> Vetting:
+    """What came of a plugin when it was last looked at."""
+    return _read(cache).get(_key(point), Vetting(ok=False))
 
 
 def vet(point: EntryPoint, *, timeout: float = VET_TIMEOUT) -> Vetting:
@@ -122,9 +123,11 @@ def vet(point: EntryPoint, *, timeout: float = VET_TIMEOUT) -> Vetting:
     if verdict is None:
         return _no_verdict(ended, timeout)
     engines = tuple(EngineName(name) for name in verdict.get("engines", ()) if is_name(str(name)))
+    sources = tuple(str(scheme) for scheme in verdict.get("sources", ()))
     if verdict["ok"] is True:
-        return Vetting(ok=True, engines=engines, api_version=verdict.get("api_version"))
-    return Vetting(ok=False, engines=engines, reason=str(verdict["reason"]), failure=str(verdict["failure"]))
+        return Vetting(ok=True, engines=engines, sources=sources, api_version=verdict.get("api_version"))
+    reason, failure = str(verdict["reason"]), str(verdict["failure"])
+    return Vetting(ok=False, engines=engines, sources=sources, reason=reason, failure=failure)
 
 
 def _no_verdict(ended: Ended, timeout: float) -> Vetting:

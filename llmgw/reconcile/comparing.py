@@ -8,7 +8,6 @@ from llmgw.catalog.load import load_catalog
 from llmgw.catalog.place import Place
 from llmgw.catalog.spec import Catalog
 from llmgw.engine.manager import Engines
-from llmgw.weights.naming import canonical
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,4 +31,4 @@ class Comparing:
         return await asyncio.to_thread(self._at, revision)
 
     def _at(self, revision: str | None = None) -> Catalog:
-        return load_catalog(self.place.read(revision), self.engines.rules(), canonical=canonical).catalog
+        return load_catalog(self.place.read(revision), self.engines.rules(), canonical=self.engines.canonical).catalog

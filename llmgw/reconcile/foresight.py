@@ -18,7 +18,6 @@ from llmgw.reconcile.observe import Seen, observe
 from llmgw.schedule.forecast import Forecast, asked_for, forecast
 from llmgw.schedule.think import Known
 from llmgw.store.api import Store
-from llmgw.weights.naming import canonical
 
 Look = Callable[[Iterable[WeightsSpec]], tuple[WeightsFact, ...]]
 """What is there of these files on the machine that is asked. May read disks."""
@@ -64,7 +63,7 @@ class Foresight:
         return await asyncio.to_thread(forecast, known, now), loaded, before
 
     def _load(self) -> Loaded:
-        return load_catalog(self._place.read(), self._engines.rules(), canonical=canonical)
+        return load_catalog(self._place.read(), self._engines.rules(), canonical=self._engines.canonical)
 
     def _known(self, seen: Seen, catalog: Catalog, sizes: Sizes) -> Known:
         nodes = self._looked_up(seen.observed.nodes, catalog)

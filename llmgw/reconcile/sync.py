@@ -227,7 +227,7 @@ class CatalogSync:
         return load_catalog(
             source,
             self._engines.rules(),
-            canonical=canonical,
+            canonical=self._engines.canonical,
         )
 
     async def _put_in_force(self, loaded: Loaded, *, quietly: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What of the conformance suite can be run on an installed plugin: `llmgw plugins check` runs this in a child."""
+"""What of the conformance suites can be run on an installed plugin: `llmgw plugins check` runs this in a child."""
 
 import asyncio
 import faulthandler
@@ -16,12 +16,14 @@ from typing import Any, Final
 
 import jsonschema
 
-from llmgw.engine import Engine, ProfileSpec
+from llmgw.engine import Engine, ProfileSpec, WeightSource, WeightsSpec
 from llmgw.engine.loading import load_plugin
 from llmgw.errors import EngineUnavailable
 from llmgw.ids import ProfileName
-from llmgw.testing import engine_checks
+from llmgw.testing import engine_checks, source_checks
 from llmgw.testing.engine_checks import ENGINE_CHECKS, EngineCase
+from llmgw.testing.source_checks import SOURCE_CHECKS, SourceCase
+from llmgw.testing.source_checks import Check as SourceCheck
 
 Check = Callable[[EngineCase, Path], Awaitable[None]]
 
@@ -49,12 +51,19 @@ def main(request: Mapping[str, Any], fd: int) -> None:
         os.write(fd, json.dumps(report).encode() + b"\n")
 
     point = EntryPoint(name=request["name"], value=request["value"], group="llmgw")
-    for engine in load_plugin(point):
+    brought = load_plugin(point)
+    for engine in brought.engines:
         case, lacking = make_case(engine, weights=request["weights"], options=request["options"])
         for check in ENGINE_CHECKS:
             tell(begins=check.__name__)
             outcome, detail = run_check(check, case, lacking)
             tell(engine=engine.name, check=check.__name__, outcome=outcome, detail=detail)
+    for source in brought.sources:
+        for source_check in SOURCE_CHECKS:
+            tell(begins=source_check.__name__)
+            outcome, detail = run_source_check(source_check, source, request["source"])
+            name = ", ".join(f"{scheme}://" for scheme in sorted(source.schemes))
+            tell(engine=name, check=source_check.__name__, outcome=outcome, detail=detail)
     tell(finished="yes")
     sys.stderr.flush()
     os._exit(0)  # a check that timed out may have left a thread that never ends
@@ -82,16 +91,20 @@ def run_check(check: Check, case: EngineCase, lacking: str | None) -> tuple[str,
     try:
         if not quick and (why := case.engine.fingerprint().why) is not None:
             return "skipped", f"this machine cannot run it: {why}"
-        with tempfile.TemporaryDirectory(prefix="llmgw-check-") as directory, _bounded(_QUICK if quick else _SLOW):
-            # No asyncio.run: it would wait for a worker thread that hangs.
-            asyncio.new_event_loop().run_until_complete(check(case, Path(directory)))
-    except EngineUnavailable as error:
-        return "skipped", f"it cannot be launched like this: {error}"
     except BaseException as error:  # noqa: BLE001 - whatever a plugin raises is the answer
-        if isinstance(error, AssertionError) and str(error):
-            return "failed", str(error)
         return "failed", "".join(traceback.format_exception(error, limit=-4))
-    return "ok", ""
+    return _outcome(lambda directory: _launchable(check, case, directory), _QUICK if quick else _SLOW)
+
+
+async def _launchable(check: Check, case: EngineCase, directory: Path) -> None:
+    try:
+        await check(case, directory)
+    except EngineUnavailable as error:
+        raise _Skipped(f"it cannot be launched like this: {error}") from error
+
+
+class _Skipped(Exception):
+    pass
 
 
 _ANY_PROFILE: Final[frozenset[Check]] = frozenset(
@@ -101,6 +114,39 @@ _ANY_PROFILE: Final[frozenset[Check]] = frozenset(
     }
 )
 """They ask nothing that depends on the profile's options."""
+
+
+def run_source_check(check: SourceCheck, source: WeightSource, given: str | None) -> tuple[str, str]:
+    """`ok`, `failed` or `skipped`, and why. `given`: something that one of the plugin's sources has."""
+    mine = given is not None and given.partition("://")[0].lower() in source.schemes
+    if not mine and check not in _WITHOUT_A_SOURCE:
+        return "skipped", "it is asked for something that it has: name that with --source"
+    case = SourceCase(source=source, spec=WeightsSpec(source=given or ""))
+    return _outcome(lambda directory: check(case, directory), _QUICK if not mine else _SLOW)
+
+
+def _outcome(check: Callable[[Path], Awaitable[None]], bound: int) -> tuple[str, str]:
+    try:
+        with tempfile.TemporaryDirectory(prefix="llmgw-check-") as directory, _bounded(bound):
+            # No asyncio.run: it would wait for a worker thread that hangs.
+            asyncio.new_event_loop().run_until_complete(_awaited(check(Path(directory))))
+    except _Skipped as error:
+        return "skipped", str(error)
+    except BaseException as error:  # noqa: BLE001 - whatever a plugin raises is the answer
+        if isinstance(error, AssertionError) and str(error):
+            return "failed", str(error)
+        return "failed", "".join(traceback.format_exception(error, limit=-4))
+    return "ok", ""
+
+
+async def _awaited(check: Awaitable[None]) -> None:
+    await check
+
+
+_WITHOUT_A_SOURCE: Final[frozenset[SourceCheck]] = frozenset(
+    {source_checks.check_the_contract, source_checks.check_what_is_no_source_is_refused_with_advice}
+)
+"""They ask nobody."""
 
 
 @contextmanager

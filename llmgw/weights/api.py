@@ -80,21 +80,14 @@ class Work(Protocol):
 
 
 class WeightSource(abc.ABC):
-    """One kind of source. An object of it holds no state between fetches.
+    """One kind of source. An object of it holds no state between fetches."""
 
-    `schemes`: of the sources that it serves, in lower case. `peak`: disk taken at the peak, per byte of weights.
-    `resumes`: a fetch goes on from what an earlier one left; else it is given an empty place. `knows_sha256`:
-    `describe` tells checksums.
-    `in_place`: what it names is here and is used where it lies; only `describe` is asked. `api_version`: of the plugin
-    API that it is written for.
-    """
-
-    schemes: ClassVar[frozenset[str]]
-    peak: ClassVar[int] = 1
-    resumes: ClassVar[bool] = False
-    knows_sha256: ClassVar[bool] = False
-    in_place: ClassVar[bool] = False
-    api_version: ClassVar[int] = API_VERSION
+    schemes: ClassVar[frozenset[str]]  #: of the sources that it serves, in lower case
+    peak: ClassVar[int] = 1  #: disk taken at the peak, per byte of weights
+    resumes: ClassVar[bool] = False  #: a fetch goes on from what an earlier one left; else it is given an empty place
+    knows_sha256: ClassVar[bool] = False  #: `describe` tells checksums
+    in_place: ClassVar[bool] = False  #: what it names is here and is used where it lies; only `describe` is asked
+    api_version: ClassVar[int] = API_VERSION  #: of the plugin API that it is written for
 
     @abc.abstractmethod
     def canonical(self, text: str) -> str:

@@ -30,12 +30,8 @@ class Lost(WeightSource):
     """Stands for the sources of a plugin that is broken or turned off: what names them is accepted, and waits."""
 
     def __init__(self, scheme: str, why: str) -> None:
-        self._scheme = scheme
+        self.schemes = frozenset({scheme})  # type: ignore[misc] # an object's own, here
         self._why = why
-
-    @property
-    def schemes(self) -> frozenset[str]:  # type: ignore[override] # an object's own, here
-        return frozenset({self._scheme})
 
     def canonical(self, text: str) -> str:
         return text

@@ -14,8 +14,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 import llmgw.engine
-from llmgw.engine import Engine, api, hookspecs
+from llmgw.engine import Engine, WeightSource, Work, api, hookspecs
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "plugin-api.md"
 BEGIN: Final = "<!-- made by tests/plugins/api_reference.py from here -->\n"
@@ -23,12 +25,14 @@ END: Final = "<!-- to here -->\n"
 
 
 def reference() -> str:
-    """Markdown: the hooks, the engine, then every type in alphabetical order."""
+    """Markdown: the hooks, the base classes, then every type in alphabetical order."""
     parts = [
         "### Hooks\n",
         *_hooks(),
         "### Engine\n",
-        _engine(),
+        _base_class(Engine),
+        "### WeightSource\n",
+        _base_class(WeightSource),
         "### Types\n",
         *_types(),
         "### Functions and constants\n",
@@ -42,31 +46,38 @@ def _hooks() -> Iterator[str]:
             yield f"`{name}{_signature(hook)}`\n\n{_doc(hook)}\n"
 
 
-def _engine() -> str:
-    lines = [_doc(Engine), "", "| class attribute | type | meaning |", "|---|---|---|"]
-    node = _node(Engine)
-    for field, text in _attributes(Engine, node):
+def _base_class(kind: type) -> str:
+    lines = [_doc(kind), "", "| class attribute | type | meaning |", "|---|---|---|"]
+    for field, text in _attributes(kind, _node(kind)):
         lines.append(f"| `{field.target.id}`{_default(field)} | {_code(ast.unparse(field.annotation))} | {text} |")
-    lines += ["", "Methods: those marked * must be implemented.", ""]
-    for item in node.body:
-        if isinstance(item, ast.FunctionDef) and not item.name.startswith("_"):
-            method = getattr(Engine, item.name)
-            star = " *" if item.name in Engine.__abstractmethods__ else ""
-            lines += [f"`{item.name}{_signature(method)}`{star}", "", _doc(method), ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", "Methods: those marked * must be implemented.", "", *_methods(kind)])
+
+
+def _methods(kind: type) -> Iterator[str]:
+    abstract: frozenset[str] = getattr(kind, "__abstractmethods__", frozenset())
+    for item in _node(kind).body:
+        if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) and not item.name.startswith("_"):
+            method = getattr(kind, item.name)
+            is_value = isinstance(method, property)
+            name = item.name if is_value else f"{item.name}{_signature(method)}"
+            before = "async " if isinstance(item, ast.AsyncFunctionDef) else ""
+            returned = f": {ast.unparse(item.returns)}" if is_value and item.returns is not None else ""
+            yield from (f"`{before}{name}{returned}`{' *' if item.name in abstract else ''}", "", _doc(method), "")
 
 
 def _types() -> Iterator[str]:
     for name in sorted(llmgw.engine.__all__):
         kind = getattr(llmgw.engine, name)
-        if not isinstance(kind, type) or kind is Engine:
+        if not isinstance(kind, type) or kind in (Engine, WeightSource):
             continue
         yield f"#### {name}\n"
         if text := _own_doc(kind):
             yield f"{text}\n"
         if issubclass(kind, enum.Enum):
             yield _table(("value", "meaning"), ([f"`{m.name}`", text] for m, text in _members(kind)))
-        elif dataclasses.is_dataclass(kind):
+        elif kind is Work:
+            yield "\n".join(_methods(kind))
+        elif dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct):
             fields = (
                 [f"`{f.target.id}`{_default(f)}", _code(ast.unparse(f.annotation)), t]
                 for f, t in _attributes(kind, _node(kind))
@@ -125,7 +136,7 @@ def _default(field: ast.AnnAssign) -> str:
 
 def _signature(function: Any) -> str:
     node = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
-    assert isinstance(node, ast.FunctionDef)
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     returns = f" -> {ast.unparse(node.returns)}" if node.returns is not None else ""
     return f"({ast.unparse(node.args)}){returns}"
 
