@@ -41,6 +41,7 @@ OPTIONS: Final = (
 )
 
 _LOGIN_ENDED: Final = ("invalid auth token", "revision in auth store is old", "auth: revision")
+_TIME_IS_UP: Final = ("context deadline exceeded", "context canceled")
 _MAY_PASS: Final = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -214,7 +215,8 @@ def _is_logged_out(error: rpc.AioRpcError) -> bool:
 
 
 def _may_pass(error: rpc.AioRpcError) -> bool:
-    return error.code() in _MAY_PASS
+    """A member without a leader tells that the time was up as Go does, without a code."""
+    return error.code() in _MAY_PASS or (error.details() or "").startswith(_TIME_IS_UP)
 
 
 def translated(error: rpc.AioRpcError, address: Address) -> LlmgwError:

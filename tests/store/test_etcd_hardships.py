@@ -20,9 +20,10 @@ from etcds import Etcd, free_ports
 from llmgw.clock import SystemClock
 from llmgw.errors import LeaseLost, Resync, RetryableError, StaleRevision, TerminalError
 from llmgw.store.address import Address, Tls
-from llmgw.store.api import Change
+from llmgw.store.api import Change, Delete, Expect
 from llmgw.store.election import Fenced, current_leader, elected
 from llmgw.store.etcd import EtcdStore
+from llmgw.store.etcd_calls import NoAnswer
 from llmgw.store.follow import follow
 from llmgw.testing.store_checks import Watch
 from llmgw.units import Seconds
@@ -356,6 +357,7 @@ import asyncio, subprocess, sys
 import uvloop
 from llmgw.store.address import Address
 from llmgw.store.etcd import EtcdStore
+from llmgw.store.etcd_calls import NoAnswer
 
 async def main():
     store = EtcdStore(Address(targets=(sys.argv[1],), prefix="/spawning/"))
@@ -396,6 +398,36 @@ async def test_an_endpoint_that_accepts_and_says_nothing_is_passed_over(etcd: Et
         async with store_at(Address(targets=targets, prefix="/turn/")) as store:
             await store.put("k", b"1")
             assert await store.get("k") is not None
+
+
+@asynccontextmanager
+async def leaderless() -> AsyncIterator[str]:
+    """What etcd says where it has no leader within the time that a request has."""
+
+    async def refuse(_: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        await context.abort(grpc.StatusCode.UNKNOWN, "context deadline exceeded")
+        raise AssertionError
+
+    methods = {name: grpc.unary_unary_rpc_method_handler(refuse) for name in ("Range", "Txn")}
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("etcdserverpb.KV", methods),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
+
+
+async def test_a_member_without_a_leader_is_passed_over(etcd: Etcd) -> None:
+    async with leaderless() as target, store_at(Address(targets=(target, etcd.target), prefix="/turn/")) as store:
+        assert await store.get("k") is None
+    async with leaderless() as target, store_at(Address(targets=(target, etcd.target), prefix="/turn/")) as store:
+        await store.put("k", b"1")
+        assert await store.get("k") is not None
+    async with leaderless() as target, store_at(Address(targets=(target, etcd.target), prefix="/turn/")) as store:
+        with pytest.raises(NoAnswer, match="look again"):  # nobody knows whether it was carried out
+            await store.txn([Delete("k")], expect=[Expect("k", 1)])
 
 
 async def with_users(server: Etcd) -> None:
