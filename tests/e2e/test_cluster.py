@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from etcds import Etcd
 from fleet import Load, Process, post, ready, running
 from harness import WEB, Repo, eventually, model, run_cli
@@ -115,20 +116,23 @@ def test_a_leader_that_was_paused_stands_by_when_it_goes_on(tmp_path: Path, etcd
         assert len(pids(second)) == 2, "each was launched once"
 
 
-def test_etcd_is_away_for_a_while_and_what_serves_goes_on(tmp_path: Path, etcd: Etcd) -> None:
-    repo = catalog(tmp_path, a=command("a"))
+@pytest.mark.parametrize("away", [20.0, pytest.param(70.0, marks=pytest.mark.slow)])
+def test_etcd_is_away_for_a_while_and_what_serves_goes_on(tmp_path: Path, etcd: Etcd, away: float) -> None:
+    repo = catalog(tmp_path, a=command("a") + "scaling: {min: 2}\n")
     with running(tmp_path / "fleet", repo.path, etcd) as fleet:
         controllers = [fleet.controller("c1"), fleet.controller("c2")]
-        fleet.agent("n1")
+        for name in ("n1", "n2"):
+            fleet.agent(name)
         gateways = [fleet.gateway("g1"), fleet.gateway("g2")]
-        ready(controllers[0], "a")
+        eventually(lambda: len(ready(controllers[0], "a")["a"]) == 2, what="two replicas of a")
         before = pids(controllers[0])
         with Load(gateways, "a") as load:
             etcd.kill()
             repo.commit({"b.yaml": command("b")})
-            time.sleep(20)
+            time.sleep(away)
             etcd.start()
             ready(controllers[0], "a", "b", within=40)
+            time.sleep(2)
         assert set(load.answers) == {200}, load.answers
         assert before.items() <= pids(controllers[0]).items(), "what ran was left alone"
         assert all(process.process is not None and process.process.poll() is None for process in fleet.processes)
@@ -137,12 +141,14 @@ def test_etcd_is_away_for_a_while_and_what_serves_goes_on(tmp_path: Path, etcd: 
         eventually(lambda: post(gateways[0], "a").status_code == 503, what="the switch")
         eventually(lambda: not pids(controllers[0]), what="no engine left")
         assert "stopped" in controllers[0].cli("status")
+        controllers[0].cli("start")
+        ready(controllers[1], "a", "b")
 
 
 def test_an_agent_that_is_killed_takes_its_engines_over_when_it_is_back(tmp_path: Path, etcd: Etcd) -> None:
     repo = catalog(tmp_path, a=command("a"))
     with running(tmp_path / "fleet", repo.path, etcd) as fleet:
-        controller = fleet.controller("c1")
+        controller = fleet.controller("c1", "--node-grace", "1s")
         agent = fleet.agent("n1")
         gateway = fleet.gateway("g1")
         ready(controller, "a")
@@ -152,6 +158,9 @@ def test_an_agent_that_is_killed_takes_its_engines_over_when_it_is_back(tmp_path
         eventually(
             lambda: "silent       the agents of n1" in controller.cli("status"), within=20, what="its absence told"
         )
+        brake = lambda: [event for event in controller.seen("events")["events"] if event["reason"] == "brake"]  # noqa: E731
+        eventually(brake, within=20, what="the brake, since all nodes are silent")
+        time.sleep(3)  # more than the grace: without the brake its endpoint would be withdrawn
         assert post(gateway, "a").status_code == 200
         agent.start()
         eventually(lambda: "silent" not in controller.cli("status"), what="it is back")
@@ -179,6 +188,28 @@ def test_a_node_that_is_gone_has_its_replicas_elsewhere_and_what_was_replaced_go
         eventually(lambda: not pids(controller).items() & old.items(), within=40, what="the old replica drained")
         eventually(lambda: [row["node"] for row in controller.seen("replicas")["replicas"]] == ["n2"])
         assert post(gateway, "a").status_code == 200
+
+
+def test_a_node_is_drained_through_a_standby_and_no_request_is_lost(tmp_path: Path, etcd: Etcd) -> None:
+    repo = catalog(tmp_path, a=command("a"))
+    with running(tmp_path / "fleet", repo.path, etcd) as fleet:
+        first, standby = fleet.controller("c1"), fleet.controller("c2")
+        fleet.agent("n1")
+        gateway = fleet.gateway("g1")
+        assert ready(first, "a")["a"][0]["node"] == "n1"
+        fleet.agent("n2")
+
+        def nodes() -> list[str]:
+            return [row["node"] for row in first.seen("replicas")["replicas"]]
+
+        with Load([gateway], "a") as load:
+            standby.cli("drain", "n1")
+            eventually(lambda: nodes() == ["n2"], within=40, what="the replica on n2 alone")
+            standby.cli("uncordon", "n1")
+            standby.cli("cordon", "n2")
+            repo.commit({"b.yaml": command("b")})
+            assert [row["node"] for row in ready(first, "a", "b")["b"]] == ["n1"]
+        assert set(load.answers) == {200}, load.answers
 
 
 def test_restart_has_every_process_begin_anew_while_engines_serve(tmp_path: Path, etcd: Etcd) -> None:
@@ -267,6 +298,11 @@ def test_who_does_not_belong_to_the_cluster_is_told_why(tmp_path: Path, etcd: Et
         secret = str(fleet.home / "secret")
         assert "belongs to the cluster 0123456789abcdef" in refused("--secret-file", secret, home="elsewhere")
         fleet.agent("n1")
+        here = fleet.processes[-1]
+        again = run_cli("agent", "--store", fleet.store, "--state", str(here.state), "--secret-file", secret)
+        assert again.returncode == 1
+        assert here.process is not None
+        assert str(here.process.pid) in again.stderr, "whose state directory it is"
         twice = refused("--secret-file", secret, "--node", "n1", home="twice")
         assert "another agent named n1 runs on" in twice
         assert "give this one another name" in twice
