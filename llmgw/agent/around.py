@@ -18,6 +18,7 @@ from llmgw.ids import NodeName, ReplicaId
 from llmgw.statedir import StateDir
 from llmgw.store.events import EventLog
 from llmgw.units import MIB, Bytes, Wall
+from llmgw.weights.doubt import Doubt
 
 LOG_SIZE: Final = Bytes(8 * MIB)
 """Above which an engine's log is cut, and what is kept of it afterwards. While it is written it takes twice that."""
@@ -59,6 +60,7 @@ class Around:
     scopes: Scopes = Scopes()
     counts: Counts = field(default_factory=Counts)
     devices: Callable[[], Sequence[DeviceFact]] = tuple  #: as they were when last looked at
+    doubt: Doubt | None = None  #: looks at weights that an engine found damaged
 
     def tell(self, replica: ReplicaId, reason: str, message: str) -> None:
         self.events.record(

@@ -149,7 +149,8 @@ def judge(
         verdict = _classify(record, around, exit, known)
         if itself and verdict.kind is not FailureKind.OOM:  # its own log cannot know
             verdict = Verdict(kind=FailureKind.OOM, reason=f"out of memory: the kernel killed it (cgroup {killed_in})")
-    return failure(record, around, verdict.kind, verdict.reason, text), verdict.port_clash
+    told = failure(record, around, verdict.kind, verdict.reason, text)
+    return replace(told, damaged=verdict.damaged), verdict.port_clash
 
 
 def _classify(record: Record, around: Around, exit: Exit, text: str) -> Verdict:

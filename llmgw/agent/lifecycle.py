@@ -134,7 +134,9 @@ class Broke:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """No process of the replica is left: proven, not assumed."""
+    """No process of the replica is left: proven, not assumed. `failure`: what it failed with after all."""
+
+    failure: Failure | None = None
 
 
 Event = (
@@ -296,7 +298,8 @@ class Lifecycle:
 
     def _stopping(self, event: Event, now: Instant) -> tuple[Effect, ...]:
         match event:
-            case Gone() if self.failure is not None and not self._stop_wanted:
+            case Gone(found) if self.failure is not None and not self._stop_wanted:
+                self.failure = found or self.failure
                 return self._enter(Phase.FAILED, now, Do.FINISH, Tell("failed", self.failure.reason))
             case Gone():
                 self.failure = None

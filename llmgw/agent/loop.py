@@ -35,6 +35,7 @@ from llmgw.store.events import EventLog
 from llmgw.store.follow import follow, listed
 from llmgw.tasks import Tasks
 from llmgw.units import Bytes
+from llmgw.weights.doubt import Doubt
 from llmgw.weights.upkeep import Upkeep
 
 UNCLAIMED: Final = 30.0
@@ -109,6 +110,7 @@ class Agent:
             scopes=await asyncio.to_thread(self._scopes),
             changed=self._reporter.changed,
             devices=self._reporter.devices,
+            doubt=None if self._upkeep is None else Doubt(self._upkeep, self._clock),
         )
         self._running = True
         try:

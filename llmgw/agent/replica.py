@@ -70,6 +70,7 @@ class Replica:
         self._coming = Coming()
         self._load: EngineLoad | None = None
         self._used = asyncio.Event()
+        self._hurried = asyncio.Event()  #: somebody waits for its end
 
     # -- what it is told
 
@@ -80,6 +81,7 @@ class Replica:
         self._want = assignment.want
         if assignment.want is Want.STOP:
             self._asked = revision
+            self._hurried.set()
             self._post(life.StopWanted(assignment.eviction))
         elif self._born:
             self._post(life.RunWanted())
@@ -103,11 +105,13 @@ class Replica:
     def stop(self) -> None:
         """Because llmgw itself ends."""
         self._asked = None
+        self._hurried.set()
         self._post(life.StopWanted())
 
     def hasten(self) -> None:
         """Wait for nothing: no drain, no grace."""
         self._hasty = True
+        self._hurried.set()
         self._held.hasten()
         self._post(life.Hastened())
 
@@ -379,7 +383,22 @@ class Replica:
 
     async def _end(self) -> life.Event | None:
         await self._held.end()
-        return life.Gone()
+        return life.Gone(await self._doubted())
+
+    async def _doubted(self) -> Failure | None:
+        """What it failed with, where a look at its files tells more than its last words did; None: as known."""
+        failure, doubt = self._life.failure, self._around.doubt
+        if failure is None or not failure.damaged or doubt is None:
+            return None
+        looking = asyncio.ensure_future(doubt.look(failure, self.assignment.profile.roles))
+        hurried = asyncio.ensure_future(self._hurried.wait())
+        try:
+            await asyncio.wait({looking, hurried}, return_when=asyncio.FIRST_COMPLETED)
+            return looking.result() if looking.done() else None
+        finally:
+            for task in (looking, hurried):
+                task.cancel()
+            await asyncio.wait({looking, hurried})
 
     async def _finish(self) -> life.Event | None:
         await self._held.put_away(self._life.failure)

@@ -74,7 +74,7 @@ class Readiness(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What a failed process died of. `port_clash`: it lost its port to another program, which is no failure.
-    `damaged`: a file that it was given may not be what was fetched; it is hashed then, and fetched anew where it is not.
+    `damaged`: a file that it was given may not be what was fetched: it is hashed then, and fetched anew if so.
     """
 
     kind: FailureKind

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 import msgspec
 import structlog
 
+from llmgw.catalog.spec import WeightsSpec
 from llmgw.clock import Clock
 from llmgw.units import Bytes, Seconds
 from llmgw.weights import manifest, naming, removal
@@ -81,6 +82,15 @@ class Upkeep:
             return self._cache.unfinished(entry)
         found = self._cache.manifest_of(entry)
         return None if found is None else found.source
+
+    def find(self, spec: WeightsSpec) -> str | None:
+        """The entry that holds it, by its name."""
+        return self._cache.find(spec)
+
+    def set_aside_before(self, entry: str) -> int:
+        """How many copies of it lie there that were found corrupt. Raises OSError."""
+        found = (CORRUPT.fullmatch(name) for name in os.listdir(self._cache.root))
+        return sum(match is not None and match[1] == entry for match in found)
 
     def is_corrupt(self, entry: str) -> bool:
         return CORRUPT.fullmatch(entry) is not None

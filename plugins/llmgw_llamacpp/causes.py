@@ -8,7 +8,10 @@ from llmgw.engine import Exit, FailureKind, Verdict
 
 _SHRINK: Final = "lower `context` or `parallel`, or choose a smaller cache_type_k and cache_type_v"
 
-_CAUSES: Final[Sequence[tuple[str, FailureKind, str]]] = (
+_DAMAGED: Final = None
+"""A file that it was given may not be what was fetched: terminal, unless that turns out so."""
+
+_CAUSES: Final[Sequence[tuple[str, FailureKind | None, str]]] = (
     # Said by llmgw, or by a kernel: outranks whatever the engine had got to say before.
     (r"oom[-_ ]kill", FailureKind.OOM, "the kernel ended it: out of memory"),
     # Memory, before the rest: what follows from it reads like damaged files. A device's comes first.
@@ -34,18 +37,18 @@ _CAUSES: Final[Sequence[tuple[str, FailureKind, str]]] = (
     (r"error while loading shared libraries: (.+)", FailureKind.TERMINAL, "the binary lacks a library: {0}"),
     (r"No module named '(xllamacpp)'", FailureKind.TERMINAL, "{0} is missing: pip install 'llmgw[cpu]'"),
     # Files beside the weights, before the weights: one that is damaged is damaged in the same words.
-    (r"failed to load lora adapter '([^'\n]+)", FailureKind.TERMINAL, "the LoRA adapter cannot be used: {0}"),
-    (r"failed to load multimodal model, '([^'\n]+)", FailureKind.TERMINAL,
+    (r"failed to load lora adapter '([^'\n]+)", _DAMAGED, "the LoRA adapter cannot be used: {0}"),
+    (r"failed to load multimodal model, '([^'\n]+)", _DAMAGED,
      "the multimodal projector cannot be used: {0}"),
-    (r"failed to load draft model, '([^'\n]+)", FailureKind.TERMINAL, "the draft model cannot be used: {0}"),
+    (r"failed to load draft model, '([^'\n]+)", _DAMAGED, "the draft model cannot be used: {0}"),
     # The weights.
-    (r"failed to open GGUF file (.+)", FailureKind.TERMINAL, "the weights cannot be opened: {0}"),
-    (r"invalid magic characters|failed to read magic", FailureKind.TERMINAL, "the weights are not a GGUF file"),
+    (r"failed to open GGUF file (.+)", _DAMAGED, "the weights cannot be opened: {0}"),
+    (r"invalid magic characters|failed to read magic", _DAMAGED, "the weights are not a GGUF file"),
     (r"data is not within the file bounds|failed to read (?:tensor info|key-value)",
-     FailureKind.TERMINAL, "the weights are cut short or damaged"),
-    (r"has invalid data|found (?:nan|inf) value", FailureKind.TERMINAL, "the weights hold invalid values"),
+     _DAMAGED, "the weights are cut short or damaged"),
+    (r"has invalid data|found (?:nan|inf) value", _DAMAGED, "the weights hold invalid values"),
     (r"unknown model architecture: (\S+)", FailureKind.TERMINAL, "this llama.cpp does not know the architecture {0}"),
-    (r"error loading model: (.+)", FailureKind.TERMINAL, "the weights cannot be loaded: {0}"),
+    (r"error loading model: (.+)", _DAMAGED, "the weights cannot be loaded: {0}"),
 )  # fmt: skip
 _BIND: Final = re.compile(r"couldn't bind HTTP server socket|bind: Address already in use")
 _ILLEGAL_INSTRUCTION: Final = 4
@@ -58,7 +61,8 @@ def verdict(exit: Exit, log: str) -> Verdict:
     for pattern, kind, reason in _CAUSES:
         if match := re.search(pattern, log):
             groups = (" ".join((group or "").split())[:300] for group in match.groups())
-            return Verdict(kind=kind, reason=reason.format(*groups))
+            damaged = kind is _DAMAGED
+            return Verdict(kind=kind or FailureKind.TERMINAL, reason=reason.format(*groups), damaged=damaged)
     if exit.signal == _ILLEGAL_INSTRUCTION:
         return Verdict(kind=FailureKind.TERMINAL, reason="this processor lacks instructions that llama.cpp uses")
     errors = re.findall(r"^[\d.]+ E (.+)$|^error: (.+)$|^(terminate called .+)$", log, re.MULTILINE)

@@ -16,14 +16,17 @@ _BANNER: Final = re.compile(r"^.*█.*\bversion \S+", re.MULTILINE)
 _PORT_TAKEN: Final = re.compile(r"\[Errno 98\]|[Aa]ddress already in use|EADDRINUSE")
 _TERMINAL, _OOM, _HANG = FailureKind.TERMINAL, FailureKind.OOM, FailureKind.HANG
 
-_CAUSES: Final[Sequence[tuple[str, FailureKind, str]]] = (
+_DAMAGED: Final = None
+"""A file of the model may not be what was fetched: terminal, unless that turns out so."""
+
+_CAUSES: Final[Sequence[tuple[str, FailureKind | None, str]]] = (
     (r"No module named '?vllm", _TERMINAL, f"vLLM is missing there; {INSTALL}"),
     (r"error: (unrecognized arguments: .+|argument .+)", _TERMINAL, "vLLM does not take its command line: {0}"),
     (r"Invalid repository ID or local directory specified: '(.+?)'", _TERMINAL, "{0} holds no config.json"),
     (r"Cannot find any model weights with `(.+?)`", _TERMINAL, "{0} holds no weights"),
     (r"Couldn't instantiate the backend tokenizer|Can't load tokenizer|Unable to load vocabulary",
-     _TERMINAL, "the directory of the model holds no tokenizer that it can load"),
-    (r"SafetensorError: (.+)", _TERMINAL, "the weights are damaged or cut short: {0}"),
+     _DAMAGED, "the directory of the model holds no tokenizer that it can load"),
+    (r"SafetensorError: (.+)", _DAMAGED, "the weights are damaged or cut short: {0}"),
     (r"model type `(\S+?)` but Transformers does not recognize", _TERMINAL, "this vLLM does not know the model {0}"),
     (r"Model architectures (\[.+?\]) (?:are not supported|failed to be inspected)", _TERMINAL,
      "this vLLM does not know the architecture {0}"),
@@ -39,7 +42,7 @@ _CAUSES: Final[Sequence[tuple[str, FailureKind, str]]] = (
     (r"quantization method (.+?) is not supported|Quantization method specified .+ does not match", _TERMINAL,
      "the quantisation does not fit this model or machine"),
     (r"(exceeds dimension size|size mismatch|Attempted to load weight \(.+?\) into parameter|shape mismatch)",
-     _TERMINAL, "the weights do not fit config.json: {0}"),
+     _DAMAGED, "the weights do not fit config.json: {0}"),
     (r"To serve at least one request with the model's max seq len \((\d+)\)", _OOM,
      "the KV cache holds less than one request of {0} tokens: lower `context`, or raise options.kv_cache_mib"),
     (r"No available memory for the cache blocks", _OOM, "no memory is left for the KV cache"),
@@ -70,7 +73,8 @@ def classify(exit: Exit, log_tail: str) -> Verdict:
     for pattern, kind, reason in _CAUSES:
         if match := re.search(pattern, log):
             found = (" ".join((group or "").split())[:200] for group in match.groups())
-            return Verdict(kind=kind, reason=reason.format(*found))
+            damaged = kind is _DAMAGED
+            return Verdict(kind=kind or _TERMINAL, reason=reason.format(*found), damaged=damaged)
     if exit.signal == 4:
         return Verdict(kind=_TERMINAL, reason="this processor lacks instructions that its vLLM uses")
     return Verdict(kind=FailureKind.CRASH, reason=f"ended with {exit}{_said(log)}")

@@ -47,6 +47,7 @@ from llmgw.store import codec, keys
 from llmgw.store.events import EventLog
 from llmgw.store.memory import MemoryStore
 from llmgw.units import Bytes, Seconds, Wall
+from llmgw.weights.upkeep import Upkeep
 
 NODE = NodeName("n1")
 SECRET = b"cluster secret"
@@ -184,6 +185,7 @@ class Node:
         self.engine = ScriptEngine()
         self.engines = Engines(by_name={self.engine.name: self.engine})
         self.cache = NoCache(root / "weights")
+        self.upkeep: Upkeep | None = None
         self.events = EventLog()
         self.ports = free_range(12)
         self.grace = 10.0
@@ -207,6 +209,7 @@ class Node:
             timing=self.timing,
             log_size=self.log_size,
             scopes=lambda: self.scopes,
+            upkeep=self.upkeep,
         )
 
     def around(self) -> Around:

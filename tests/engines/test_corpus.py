@@ -53,3 +53,19 @@ def test_the_corpus_holds_no_path_of_the_machine_that_it_was_made_on(path: Path)
 @pytest.mark.parametrize("exit", [Exit(code=0), Exit(code=1), Exit(signal=9), Exit()], ids=str)
 def test_an_end_without_a_word_is_a_crash_even_with_exit_code_0(engine: Engine, exit: Exit) -> None:
     assert engine.classify(exit, "").kind is FailureKind.CRASH
+
+
+@pytest.mark.parametrize(
+    ("engine", "log", "damaged"),
+    [
+        ("cpu", "gguf_init_from_file_impl: invalid magic characters: 'evil', expected 'GGUF'", True),
+        ("llamacpp", "tensor 'x' data is not within the file bounds, model is corrupted or incomplete", True),
+        ("llamacpp", "unknown model architecture: 'newer'\nerror loading model: unknown model architecture", False),
+        ("llamacpp", "error: invalid argument: --nonsense", False),
+        ("vllm", "safetensors_rust.SafetensorError: Error while deserializing header: incomplete metadata", True),
+        ("vllm", "vllm: error: unrecognized arguments: --nonsense", False),
+    ],
+)
+def test_what_may_be_a_damaged_file_is_told_from_what_is_none(engine: str, log: str, damaged: bool) -> None:
+    verdict = ENGINES[engine].classify(Exit(code=1), log)
+    assert (verdict.kind, verdict.damaged) == (FailureKind.TERMINAL, damaged)
