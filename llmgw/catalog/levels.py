@@ -7,8 +7,8 @@ other. What a block inherits stands at the block's own place: that is where a pe
 from collections.abc import Mapping
 from typing import Any, Final
 
-from llmgw.catalog.node import Node, Place
-from llmgw.catalog.yamldoc import Document, as_list, as_mapping
+from llmgw.catalog.document import Document, as_list, as_mapping
+from llmgw.catalog.node import Node, Place, list_of, with_items
 
 LEVELS: Final = ("degraded", "minimal")
 
@@ -25,14 +25,7 @@ def expand(document: Document) -> Document:
         return document
     profiles = document.root.items["profiles"]
     done = [_profile(profiles.items[index]) for index in range(len(profiles.value))]
-    listed = Node([each.value for each in done], profiles.place, dict(enumerate(done)), {}, profiles.size)
-    return document.with_root(with_items(document.root, {"profiles": listed}))
-
-
-def with_items(node: Node, changed: Mapping[Any, Node]) -> Node:
-    """A mapping with some of its values replaced."""
-    items = {**node.items, **changed}
-    return Node({key: inner.value for key, inner in items.items()}, node.place, items, node.keys, node.size)
+    return document.with_root(with_items(document.root, {"profiles": list_of(done, profiles)}))
 
 
 def _profile(profile: Node) -> Node:

@@ -1,29 +1,30 @@
 """Judge a source: every problem at once, or one immutable `Catalog`.
 
-Text first (yamldoc), then macros, then each document's shape (schemas), then the rules that hold across files and
-for each engine (rules). All of it is computing: run it in a thread where an event loop must not wait.
+Text first (yamldoc); then each Model document by itself (judging): templates, macros, its shape (schemas), levels, and
+the rules of its engines; then the rules that hold across files (rules). All of it is computing: run it in a thread
+where an event loop must not wait.
 """
 
-import difflib
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial as bound
+from typing import Final
 
-from llmgw.catalog import levels, macros, rules, schemas, yamldoc
-from llmgw.catalog.build import build_cluster, build_model
+from llmgw.catalog import rules, schemas, yamldoc
+from llmgw.catalog.build import build_cluster
+from llmgw.catalog.document import EXTENDING, Document, as_mapping
 from llmgw.catalog.files import from_hub
-from llmgw.catalog.source import IGNORE_FILE, Source
+from llmgw.catalog.judging import Context, Judged, judge
+from llmgw.catalog.kinds import kind_of
+from llmgw.catalog.macros import MAX_TEXT, Macros, too_much
+from llmgw.catalog.node import Node
+from llmgw.catalog.source import Source
 from llmgw.catalog.spec import Catalog, ClusterSpec, ModelSpec, canonical_json
-from llmgw.catalog.yamldoc import Document, quoted
+from llmgw.catalog.templates import Templates
 from llmgw.errors import CatalogInvalid, Problem
-from llmgw.ids import Digest, Revision
+from llmgw.ids import Digest, ModelName, Revision
 
-API_VERSION: Final = "llmgw/v1"
-KINDS: Final = ("Cluster", "Model")
-KINDS_THAT_WAIT: Final = ("Template",)
-KINDS_ELSEWHERE: Final = ("Fleet", "Scenario")
-"""Of files for `llmgw plan` and `llmgw simulate`."""
 MAX_PROBLEMS: Final = 200  #: shown of one catalog; a file that is no catalog at all could yield thousands
 
 
@@ -42,44 +43,163 @@ def load_catalog(
     canonical: Callable[[str], str] = str,
     partial: bool = False,
 ) -> Loaded:
-    """The catalog that `source` holds.
+    """The catalog that `source` holds: `Loader.load`, once."""
+    return Loader().load(source, engines, canonical=canonical, partial=partial)
 
-    `engines` are what the installed engines demand, by engine name. `canonical` gives a weights source its one
-    spelling (ValueError: its text becomes the problem). `partial`: these are some files of a catalog, so that a name
-    which is not among them is no fault. Raises CatalogInvalid with every problem.
+
+@dataclass(slots=True, kw_only=True)
+class _Read:
+    """A file as it was read, and what came of its Model documents, by their number, in `context`."""
+
+    name: str
+    data: bytes
+    documents: list[tuple[Document, str]]
+    faults: list[Problem]
+    context: Context | None = None
+    judged: dict[int, Judged] = field(default_factory=dict)
+
+    def of_kind(self, kind: str) -> Iterator[Document]:
+        return (document for document, its in self.documents if its == kind)
+
+    def judge(self, context: Context) -> Iterator[Judged]:
+        if self.context is not context:
+            self.context, self.judged = context, {}
+        for number, (document, kind) in enumerate(self.documents):
+            if kind != "Model":
+                continue
+            if number not in self.judged:
+                self.judged[number] = judge(document, context, bound(_reread, self.name, self.data, number))
+            yield self.judged[number]
+
+
+class Loader:
+    """Loads revision after revision of one catalog: what did not change is not judged again.
+
+    A file is known by its bytes, a Model document besides by what it was judged in: the macros, the templates and the
+    engines. Rules that hold across files are asked each time.
     """
-    documents, faults = _documents(source)
-    sorted_out = {kind: [document for document, its in documents if its == kind] for kind in KINDS}
-    sorted_out["Model"], misused = macros.expand(sorted_out["Model"], sorted_out["Cluster"])
-    known = rules.Known(engines=engines, canonical=canonical)
-    misshapen = [problem for document in sorted_out["Cluster"] for problem in schemas.check(document, "Cluster")]
-    models, faulty = [], set()
-    for document in sorted_out["Model"]:
-        found = schemas.check(document, "Model")
-        models.append(levels.expand(document))
-        misshapen += found
-        if found:
-            faulty.add(id(models[-1]))
-    broken = rules.check_all(
-        models,
-        sorted_out["Cluster"],
-        known,
-        is_shapely=lambda document: id(document) not in faulty,
-        complete=not faults and not partial,
-    )
-    if problems := _presentable(faults, misused, misshapen, broken):
-        raise CatalogInvalid(problems)
-    cluster = build_cluster(sorted_out["Cluster"][0].value) if sorted_out["Cluster"] else ClusterSpec()
-    unsorted = (from_hub(build_model(document.value, canonical), cluster) for document in models)
-    built = sorted(unsorted, key=lambda model: model.name)
-    digest = _digest(built, cluster)
-    catalog = Catalog(
-        revision=revision_of(source, digest), digest=digest, models={m.name: m for m in built}, cluster=cluster
-    )
-    if partial:
-        return Loaded(catalog=catalog)
-    doubts = rules.doubts(models, sorted_out["Cluster"], known)
-    return Loaded(catalog=catalog, warnings=(*_warnings(catalog), *doubts))
+
+    def __init__(self) -> None:
+        self._reads: dict[str, _Read] = {}
+        self._context: Context | None = None
+        self._context_of: tuple[object, ...] = ()
+
+    def load(
+        self,
+        source: Source,
+        engines: Mapping[str, rules.EngineRules],
+        *,
+        canonical: Callable[[str], str] = str,
+        partial: bool = False,
+    ) -> Loaded:
+        """The catalog that `source` holds.
+
+        `engines` are what the installed engines demand, by engine name. `canonical` gives a weights source its one
+        spelling (ValueError: its text becomes the problem). `partial`: these are some files of a catalog, so that a
+        name which is not among them is no fault. Raises CatalogInvalid with every problem.
+        """
+        reads = self._read_all(source)
+        faults = [*source.problems, *(fault for read in reads for fault in read.faults), *_nothing(source)]
+        complete = not faults and not partial
+        clusters = [document for read in reads for document in read.of_kind("Cluster")]
+        macros = Macros(clusters[0] if clusters else None)
+        templates = Templates([each for read in reads for each in read.of_kind("Template")], complete=complete)
+        context = self._in_context(
+            Context(known=rules.Known(engines=engines, canonical=canonical), macros=macros, templates=templates),
+            clusters,
+        )
+        judged, excess = _judge_all(reads, context)
+        members = [each.member for each in judged]
+        together = rules.check_together(members, clusters, complete=complete and not excess)
+        if problems := _presentable(
+            faults,
+            templates.problems,
+            [*macros.problems, *(problem for each in judged for problem in each.misused), *excess],
+            [
+                *(problem for document in clusters for problem in schemas.check(document, "Cluster")),
+                *(problem for each in judged for problem in each.misshapen),
+            ],
+            [*(problem for each in judged for problem in each.broken), *together],
+        ):
+            raise CatalogInvalid(problems)
+        catalog = _catalog(source, judged, clusters)
+        if partial:
+            return Loaded(catalog=catalog)
+        models = [member.document for member in members]
+        doubts = [
+            *(doubt for each in judged for doubt in each.doubts),
+            *rules.doubts_together(models, clusters),
+            *templates.unused(models),
+        ]
+        return Loaded(catalog=catalog, warnings=(*_warnings(catalog), *_collapsed(doubts)))
+
+    def _read_all(self, source: Source) -> list[_Read]:
+        """Every file, in the order of their names. Files that are gone are forgotten."""
+        before, self._reads = self._reads, {}
+        for name, data in sorted(source.files.items()):
+            known = before.get(name)
+            self._reads[name] = known if known is not None and known.data == data else _read(name, data)
+        return list(self._reads.values())
+
+    def _in_context(self, context: Context, clusters: Sequence[Document]) -> Context:
+        """The context of last time where this one is the same: what was judged in it still holds."""
+        of = (
+            as_mapping(clusters[0].value).get("macros") if clusters else None,
+            context.macros.plain,
+            tuple(map(id, context.templates.documents)),  # kept in the reads, or in the context: no id is used again
+            context.templates.complete,
+            dict(context.known.engines),
+            context.known.canonical,
+        )
+        if self._context is None or of != self._context_of:
+            self._context, self._context_of = context, of
+        return self._context
+
+
+def _read(name: str, data: bytes) -> _Read:
+    """A document without a usable kind is a problem and goes no further."""
+    parsed, faults = yamldoc.parse(name, data)
+    documents: list[tuple[Document, str]] = []
+    for document in parsed:
+        kind, wrong = kind_of(document)
+        faults.extend(wrong)
+        documents.append((document, kind or ""))
+    return _Read(name=name, data=data, documents=documents, faults=faults)
+
+
+def _reread(name: str, data: bytes, number: int) -> Node:
+    return yamldoc.parse(name, data)[0][number].root
+
+
+def _nothing(source: Source) -> Iterator[Problem]:
+    if not source.files and not source.problems:
+        message = "no catalog files (*.yaml, *.yml) here; a catalog that is to serve nothing holds a Cluster document"
+        yield Problem(".", 0, 0, "$", message)
+
+
+def _judge_all(reads: Iterable[_Read], context: Context) -> tuple[list[Judged], list[Problem]]:
+    """Each Model document by itself; and the one with which macros came to too much, after which none is judged."""
+    judged: list[Judged] = []
+    spent = context.macros.spent
+    for read in reads:
+        for each in read.judge(context):
+            judged.append(each)
+            spent += each.spent
+            if spent > MAX_TEXT:
+                return judged, [too_much(each.member.document)]
+    return judged, []
+
+
+def _catalog(source: Source, judged: Sequence[Judged], clusters: Sequence[Document]) -> Catalog:
+    cluster = build_cluster(clusters[0].value) if clusters else ClusterSpec()
+    models: dict[ModelName, ModelSpec] = {}
+    parts: list[bytes] = []
+    built = ((each.spec, each.encoded) for each in judged if each.spec is not None)
+    for spec, encoded in sorted(built, key=lambda pair: pair[0].name):
+        models[spec.name] = model = from_hub(spec, cluster)
+        parts.append(encoded if model is spec else canonical_json(model))
+    digest = _digest(parts, cluster)
+    return Catalog(revision=revision_of(source, digest), digest=digest, models=models, cluster=cluster)
 
 
 def revision_of(source: Source, digest: Digest | None = None) -> Revision:
@@ -93,9 +213,9 @@ def revision_of(source: Source, digest: Digest | None = None) -> Revision:
     return Revision(f"{source.commit}+dirty:{content[:12]}" if source.commit is not None else content)
 
 
-def _digest(models: Iterable[ModelSpec], cluster: ClusterSpec) -> Digest:
-    """Of what the documents mean: file names, comments and order do not count."""
-    return Digest(hashlib.sha256(canonical_json([list(models), cluster])).hexdigest())
+def _digest(models: Iterable[bytes], cluster: ClusterSpec) -> Digest:
+    """Of what the documents mean, as canonical JSON: file names, comments and order do not count."""
+    return Digest(hashlib.sha256(b"[[%b],%b]" % (b",".join(models), canonical_json(cluster))).hexdigest())
 
 
 def _digest_of_bytes(source: Source) -> Digest:
@@ -108,89 +228,43 @@ def _digest_of_bytes(source: Source) -> Digest:
     return Digest(whole.hexdigest())
 
 
-def _documents(source: Source) -> tuple[list[tuple[Document, str]], list[Problem]]:
-    """Every document with its kind. A document without a usable kind is a problem and goes no further."""
-    documents: list[tuple[Document, str]] = []
-    problems = list(source.problems)
-    for name, data in sorted(source.files.items()):
-        parsed, faults = yamldoc.parse(name, data)
-        problems.extend(faults)
-        for document in parsed:
-            kind, faults = _kind(document)
-            problems.extend(faults)
-            if kind is not None:
-                documents.append((document, kind))
-    if not source.files and not problems:
-        message = "no catalog files (*.yaml, *.yml) here; a catalog that is to serve nothing holds a Cluster document"
-        problems.append(Problem(".", 0, 0, "$", message))
-    return documents, problems
-
-
-def _kind(document: Document) -> tuple[str | None, list[Problem]]:
-    """Choose the branch by `kind` before any schema is asked: a union would blame the wrong branch."""
-    value = document.value
-    if value is None:
-        return None, [document.problem((), "empty document: write one after the ---, or remove the ---")]
-    if not isinstance(value, dict):
-        message = f"a document is a mapping that starts with `apiVersion: {API_VERSION}`, found {schemas.found(value)}"
-        return None, [document.problem((), message)]
-    faults = [*_api_version(document, value), *_kind_faults(document, value)]
-    return (None if faults else value["kind"]), faults
-
-
-def _api_version(document: Document, value: Mapping[str, Any]) -> list[Problem]:
-    version = value.get("apiVersion")
-    if version == API_VERSION:
-        return []
-    if "apiVersion" not in value:
-        close = _renamed(value, "apiVersion")
-        # Another tool's file, most likely: compose files and pipelines live in repositories too.
-        stray = "" if close or "kind" in value else f", or name the file in {IGNORE_FILE} if it is none of llmgw's"
-        return [
-            document.problem((), f"no apiVersion{close}: start the document with `apiVersion: {API_VERSION}`{stray}")
-        ]
-    if not isinstance(version, str):
-        message = f"apiVersion must be {API_VERSION}, found {schemas.found(version)}"
-    else:
-        message = f"unknown apiVersion {quoted(version)}; this llmgw reads {API_VERSION}"
-    return [document.problem(("apiVersion",), message)]
-
-
-def _kind_faults(document: Document, value: Mapping[str, Any]) -> list[Problem]:
-    kind = value.get("kind")
-    choices = " or ".join(KINDS)
-    if "kind" not in value:
-        return [document.problem((), f"no kind{_renamed(value, 'kind')}: write `kind: {choices}`")]
-    if not isinstance(kind, str):
-        return [document.problem(("kind",), f"kind must be {choices}, found {schemas.found(kind)}")]
-    if kind in KINDS_THAT_WAIT:
-        return [document.problem(("kind",), f"not supported yet: kind {kind}")]
-    if kind in KINDS_ELSEWHERE:
-        message = f"a {kind} is no part of a catalog: keep it elsewhere, or name the file in {IGNORE_FILE}"
-        return [document.problem(("kind",), message)]
-    if kind not in KINDS:
-        hint = schemas.did_you_mean(kind.capitalize(), KINDS)
-        return [document.problem(("kind",), f"unknown kind {quoted(kind)}{hint}")]
-    return []
-
-
-def _renamed(value: Mapping[str, Any], key: str) -> str:
-    near = difflib.get_close_matches(key.lower(), [other.lower() for other in value if len(other) < 40], n=1)
-    meant = [other for other in value if near and other.lower() == near[0]]
-    return f" (found {quoted(meant[0])})" if meant else ""
-
-
 def _presentable(*stages: Iterable[Problem]) -> list[Problem]:
     """Sorted and bounded. A place that an earlier stage found fault with is not blamed again by a later one."""
     result: list[Problem] = []
     for stage in stages:
         told = {(problem.file, problem.line, problem.column) for problem in result if problem.line}
         result += {problem for problem in stage if (problem.file, problem.line, problem.column) not in told}
-    result.sort()
+    result = _collapsed(sorted(result))
     if len(result) > MAX_PROBLEMS:
         last, more = result[MAX_PROBLEMS - 1], len(result) - MAX_PROBLEMS
         return [*result[:MAX_PROBLEMS], Problem(last.file, last.line, last.column, "$", f"… and {more} more problems")]
     return result
+
+
+def _collapsed(problems: Iterable[Problem]) -> list[Problem]:
+    """What shows in many models for one place of a template, once: for the first of them, with how many more."""
+    first: dict[tuple[object, ...], Problem] = {}
+    more: dict[tuple[object, ...], int] = {}
+    for problem in problems:
+        message, extending, _ = problem.message.partition(EXTENDING)
+        key = (
+            problem.file,
+            problem.line,
+            problem.column,
+            problem.path,
+            message,
+            None if extending else problem.message,
+        )
+        if extending and key in first:
+            more[key] = more.get(key, 0) + 1
+        else:
+            first[key] = problem
+    return [
+        Problem(each.file, each.line, each.column, each.path, f"{each.message} and {more[key]} more")
+        if key in more
+        else each
+        for key, each in first.items()
+    ]
 
 
 def _warnings(catalog: Catalog) -> Iterable[Problem]:

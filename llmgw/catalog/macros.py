@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from llmgw.catalog.levels import LEVELS, with_items
-from llmgw.catalog.node import Node
+from llmgw.catalog.document import Document, Path, as_list, as_mapping, quoted
+from llmgw.catalog.levels import LEVELS
+from llmgw.catalog.node import Node, list_of, with_items
 from llmgw.catalog.schemas import did_you_mean
-from llmgw.catalog.yamldoc import Document, Path, as_list, as_mapping, quoted
 from llmgw.errors import Problem
 
 MAX_NESTED: Final = 16  #: macros within macros
@@ -47,22 +47,18 @@ _FAULTY: Final = _Value(("",), False, 0)
 """For a macro that is at fault itself: its own place was blamed, those that use it are not."""
 
 
-def expand(models: Sequence[Document], clusters: Sequence[Document]) -> tuple[list[Document], list[Problem]]:
-    """The Model documents with every macro replaced, and what is wrong with macros and their uses."""
-    macros = _Macros(clusters[0] if clusters else None)
-    done = []
-    for document in models:
-        try:
-            done.append(_Expansion(document, macros).document())
-        except _TooMuch:
-            message = f"with this document, macros come to more than {MAX_TEXT:,} characters"
-            macros.problems.append(document.problem((), message))
-            return list(models), macros.problems
-    return done, macros.problems
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """A Model document with every macro replaced, what is wrong with their uses in it, and how many characters they
+    came to."""
+
+    document: Document
+    problems: tuple[Problem, ...] = ()
+    spent: int = 0
 
 
-class _Macros:
-    """The macros of the Cluster document, each resolved once."""
+class Macros:
+    """The macros of the Cluster document, each resolved once. `problems`: what is wrong with them."""
 
     def __init__(self, document: Document | None) -> None:
         self.problems: list[Problem] = []
@@ -73,6 +69,17 @@ class _Macros:
         self._left = MAX_TEXT
         for name in self._raw:
             self._value(name, ())
+        self.spent = MAX_TEXT - self._left  #: characters, in resolving them
+
+    def expand(self, document: Document) -> Expanded:
+        """Replace every macro in a Model document."""
+        self._left = MAX_TEXT
+        expansion = _Expansion(document, self)
+        try:
+            done = expansion.document()
+        except _TooMuch:
+            return Expanded(document, (too_much(document),), MAX_TEXT)
+        return Expanded(done, tuple(expansion.problems), MAX_TEXT - self._left)
 
     def text(self, text: str, tell: Tell, chain: tuple[str, ...] = ()) -> str:
         """`text` with its macros replaced. Raises _TooMuch."""
@@ -154,6 +161,11 @@ class _Macros:
         self.problems.append(self._document.problem(("macros", *path), message))
 
 
+def too_much(document: Document) -> Problem:
+    """Of the document with which all uses came to more than MAX_TEXT."""
+    return document.problem((), f"with this document, macros come to more than {MAX_TEXT:,} characters")
+
+
 def _names(items: Sequence[str]) -> Iterator[str]:
     return (use[1] for item in items for use in _USE.finditer(item) if use[1])
 
@@ -161,7 +173,8 @@ def _names(items: Sequence[str]) -> Iterator[str]:
 class _Expansion:
     """One Model document with its macros replaced. The document itself stays as it is."""
 
-    def __init__(self, document: Document, macros: _Macros) -> None:
+    def __init__(self, document: Document, macros: Macros) -> None:
+        self.problems: list[Problem] = []
         self._document = document
         self._macros = macros
 
@@ -171,7 +184,8 @@ class _Expansion:
             return self._document
         profiles = root.items["profiles"]
         done = [self._profile(profiles.items[index], ("profiles", index)) for index in range(len(profiles.value))]
-        return self._document.with_root(with_items(root, {"profiles": _list(profiles, done)}), plain=self._macros.plain)
+        expanded = with_items(root, {"profiles": list_of(done, profiles)})
+        return self._document.with_root(expanded, plain=self._macros.plain)
 
     def _profile(self, profile: Node, path: Path) -> Node:
         if not isinstance(profile.value, dict):
@@ -189,7 +203,8 @@ class _Expansion:
             case dict():
                 return with_items(node, {key: self._node(inner, (*path, key)) for key, inner in node.items.items()})
             case list():
-                return _list(node, [each for index in range(len(node.value)) for each in self._item(node, path, index)])
+                items = [each for index in range(len(node.value)) for each in self._item(node, path, index)]
+                return list_of(items, node)
         return node
 
     def _item(self, node: Node, path: Path, index: int) -> Iterator[Node]:
@@ -201,8 +216,4 @@ class _Expansion:
             yield Node(word, item.place)
 
     def _teller(self, path: Path) -> Tell:
-        return lambda message: self._macros.problems.append(self._document.problem(path, message))
-
-
-def _list(node: Node, items: Sequence[Node]) -> Node:
-    return Node([item.value for item in items], node.place, dict(enumerate(items)), {}, node.size)
+        return lambda message: self.problems.append(self._document.problem(path, message))

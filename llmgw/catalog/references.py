@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from llmgw.catalog.document import Document, Path, as_list, as_mapping, quoted
 from llmgw.catalog.levels import LEVELS
 from llmgw.catalog.schemas import did_you_mean
-from llmgw.catalog.yamldoc import Document, Path, as_list, as_mapping, quoted
 from llmgw.errors import Problem
 
 DEFAULT_POOL: Final = "default"
@@ -16,10 +16,23 @@ DEFAULT_POOL: Final = "default"
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """A Model document among the others. `drafts`: the `draft` of each profile and level's block that gives itself
+    one, with the path to it; kept, since which keys a block gives only a document's places tell."""
+
+    document: Document
+    drafts: tuple[tuple[Path, Mapping[str, Any]], ...] = ()
+
+    @classmethod
+    def of(cls, document: Document) -> "Member":
+        return cls(document, tuple(_draft_blocks(document)))
+
+
+@dataclass(frozen=True, slots=True)
 class _Names:
     """The models that there are, and which model an alias is of. `complete`: no document could not be read."""
 
-    models: Mapping[str, Document]
+    models: Mapping[str, Member]
     aliases: Mapping[str, str]
     complete: bool
 
@@ -40,7 +53,7 @@ class _Names:
         return f"; did you mean {quoted(self.aliases[close[0]])}, of the alias {quoted(close[0])}?" if close else ""
 
 
-def check(models: Sequence[Document], clusters: Sequence[Document], *, complete: bool) -> Iterator[Problem]:
+def check(models: Sequence[Member], clusters: Sequence[Document], *, complete: bool) -> Iterator[Problem]:
     """Every name that a document uses of another. `complete`: all documents are here; else a name that is missing may
     well be in one that could not be read."""
     names = _names(models, complete)
@@ -48,8 +61,8 @@ def check(models: Sequence[Document], clusters: Sequence[Document], *, complete:
     yield from _drafts(names)
     nodes = as_mapping(as_mapping(clusters[0].value).get("nodes")) if clusters else {}
     if complete:
-        for document in models:
-            yield from _placement(document, nodes)
+        for member in models:
+            yield from _placement(member.document, nodes)
 
 
 def doubts(models: Sequence[Document], clusters: Sequence[Document]) -> Iterator[Problem]:
@@ -71,15 +84,16 @@ def _lonely_groups(models: Sequence[Document]) -> Iterator[Problem]:
                 yield document.problem(("groups", index), f"no other model is in the group {quoted(group)}{hint}")
 
 
-def _names(models: Sequence[Document], complete: bool) -> _Names:
-    by_name: dict[str, Document] = {}
+def _names(models: Sequence[Member], complete: bool) -> _Names:
+    by_name: dict[str, Member] = {}
     aliases: dict[str, str] = {}
-    for document in models:
-        name = as_mapping(document.value).get("name")
+    for member in models:
+        value = as_mapping(member.document.value)
+        name = value.get("name")
         if not isinstance(name, str):
             continue
-        by_name.setdefault(name, document)
-        for alias in as_list(as_mapping(document.value).get("aliases")):
+        by_name.setdefault(name, member)
+        for alias in as_list(value.get("aliases")):
             if isinstance(alias, str):
                 aliases.setdefault(alias, name)
     return _Names(by_name, aliases, complete)
@@ -87,7 +101,8 @@ def _names(models: Sequence[Document], complete: bool) -> _Names:
 
 def _fallbacks(names: _Names) -> Iterator[Problem]:
     edges: dict[str, str] = {}
-    for name, document in names.models.items():
+    for name, member in names.models.items():
+        document = member.document
         wanted = as_mapping(document.value).get("fallback")
         if not isinstance(wanted, str):
             continue
@@ -99,7 +114,7 @@ def _fallbacks(names: _Names) -> Iterator[Problem]:
             edges[name] = wanted
     for cycle in _cycles(edges):
         message = f"fallbacks that lead back to where they began: {' -> '.join((*cycle, cycle[0]))}"
-        yield names.models[cycle[0]].problem(("fallback",), message)
+        yield names.models[cycle[0]].document.problem(("fallback",), message)
 
 
 def _cycles(edges: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
@@ -119,8 +134,9 @@ def _cycles(edges: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
 
 
 def _drafts(names: _Names) -> Iterator[Problem]:
-    for name, document in names.models.items():
-        for path, draft in _draft_blocks(document):
+    for name, member in names.models.items():
+        document = member.document
+        for path, draft in member.drafts:
             wanted = draft.get("model")
             if not isinstance(wanted, str):
                 continue
@@ -129,12 +145,12 @@ def _drafts(names: _Names) -> Iterator[Problem]:
                 yield document.problem(at, "a model cannot draft for itself")
             elif (message := names.missing(wanted)) is not None:
                 yield document.problem(at, message)
-            elif wanted in names.models and (own := list(_draft_blocks(names.models[wanted]))):
-                where = names.models[wanted].where(own[0][0], at_key=True)
+            elif wanted in names.models and (own := names.models[wanted].drafts):
+                where = names.models[wanted].document.where(own[0][0], at_key=True)
                 yield document.problem(
                     at, f"{quoted(wanted)} has a draft of its own ({where}): one that drafts has none"
                 )
-            elif wanted in names.models and (shared := _groups(document) & _groups(names.models[wanted])):
+            elif wanted in names.models and (shared := _groups(document) & _groups(names.models[wanted].document)):
                 yield document.problem(
                     at,
                     f"{quoted(wanted)} shares the group {quoted(min(shared))}: they could never run beside each other",

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from llmgw.catalog import references, scaling_rules, windows
 from llmgw.catalog.build import build_profile
+from llmgw.catalog.document import Document, Path, as_list, as_mapping, json_path, quoted
 from llmgw.catalog.files import source_text
 from llmgw.catalog.hosts import is_loopback
 from llmgw.catalog.levels import LEVELS
 from llmgw.catalog.schemas import BROKEN_SCHEMA, check_options, did_you_mean, to_bytes, to_seconds
 from llmgw.catalog.spec import ProfileSpec, RecoverySettings
-from llmgw.catalog.yamldoc import Document, Path, as_list, as_mapping, json_path, quoted
 from llmgw.errors import Problem
 
 OWN_VARIABLES: Final = "LLMGW_"
@@ -52,39 +52,40 @@ class Known:
     canonical: Callable[[str], str]  #: a source's one spelling; raises ValueError with advice
 
 
-def check_all(
-    models: Sequence[Document],
-    clusters: Sequence[Document],
-    known: Known,
-    *,
-    is_shapely: Callable[[Document], bool],
-    complete: bool = True,
+def check_model(document: Document, known: Known, *, is_shapely: bool) -> list[Problem]:
+    """The rules of one Model document, its levels' blocks made whole. `is_shapely`: it is of its kind's shape; else
+    engines do not see its profiles."""
+    problems = list(_unique_profiles(document))
+    for index, profile in enumerate(as_list(as_mapping(document.value).get("profiles"))):
+        problems += _profile_and_levels(document, index, as_mapping(profile), known, is_shapely)
+    return [*problems, *scaling_rules.check(document)]
+
+
+def check_together(
+    models: Sequence[references.Member], clusters: Sequence[Document], *, complete: bool
 ) -> list[Problem]:
-    """Every rule over every document, levels' blocks made whole. `is_shapely`: whether a document is of its kind's
-    shape: else engines do not see its profiles. `complete`: no document is missing for being unreadable."""
-    problems = [*_unique_names(models), *_one_cluster(clusters)]
-    for document in models:
-        problems += _unique_profiles(document)
-        for index, profile in enumerate(as_list(as_mapping(document.value).get("profiles"))):
-            problems += _profile_and_levels(document, index, as_mapping(profile), known, is_shapely(document))
-        problems += scaling_rules.check(document)
+    """What must hold of all documents together. `complete`: no document is missing for being unreadable."""
+    problems = [*_unique_names([member.document for member in models]), *_one_cluster(clusters)]
     problems += references.check(models, clusters, complete=complete)
     for document in clusters:
         problems += [*_recovery(document), *_time_zone(document), *_marks(document)]
     return problems
 
 
-def doubts(models: Sequence[Document], clusters: Sequence[Document], known: Known) -> Iterator[Problem]:
-    """What is accepted and will not work as things stand: warnings, over the documents of a valid catalog."""
-    for document in models:
-        for index, profile in enumerate(document.value["profiles"]):
-            path = ("profiles", index)
-            for at, part in (path, profile), *(((*path, level), profile.get(level)) for level in LEVELS):
-                if part is not None:
-                    yield from _lost_engine(document, at, part, known)
-            for level in LEVELS:
-                yield from _useless_level(document, path, level, profile)
-        yield from scaling_rules.doubts(document)
+def doubts_of_model(document: Document, known: Known) -> Iterator[Problem]:
+    """What is accepted and will not work as things stand: warnings, of a valid Model document."""
+    for index, profile in enumerate(document.value["profiles"]):
+        path = ("profiles", index)
+        for at, part in (path, profile), *(((*path, level), profile.get(level)) for level in LEVELS):
+            if part is not None:
+                yield from _lost_engine(document, at, part, known)
+        for level in LEVELS:
+            yield from _useless_level(document, path, level, profile)
+    yield from scaling_rules.doubts(document)
+
+
+def doubts_together(models: Sequence[Document], clusters: Sequence[Document]) -> Iterator[Problem]:
+    """The same over all documents of a valid catalog."""
     yield from references.doubts(models, clusters)
     yield from scaling_rules.unzoned(models, clusters)
 
@@ -127,14 +128,16 @@ def _gives(document: Document, path: Path, key: str) -> bool:
 
 def _unique_names(models: Sequence[Document]) -> Iterator[Problem]:
     """Names and aliases share one space, since clients ask for either."""
-    first: dict[str, str] = {}
+    first: dict[str, tuple[Document, Path]] = {}
     for document, path, name in _names(models):
-        if not name.isprintable() or any(map(str.isspace, name)):  # the schema's pattern knows ASCII's spaces only
+        # The schema's pattern knows ASCII's spaces only. What is printable holds no other space.
+        if not name.isprintable() or " " in name:
             yield document.problem(path, "expected printable characters without spaces")
         elif name in first:
-            yield document.problem(path, f"{quoted(name)} is already the name or an alias at {first[name]}")
+            earlier, at = first[name]
+            yield document.problem(path, f"{quoted(name)} is already the name or an alias at {earlier.where(at)}")
         else:
-            first[name] = document.where(path)
+            first[name] = (document, path)
 
 
 def _names(models: Sequence[Document]) -> Iterator[tuple[Document, Path, str]]:

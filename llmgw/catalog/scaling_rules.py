@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from llmgw.catalog.document import Document, as_list, as_mapping
 from llmgw.catalog.spec import Window
 from llmgw.catalog.windows import DAYS, WEEK, describe, minutes, spans
-from llmgw.catalog.yamldoc import Document, as_list, as_mapping
 from llmgw.errors import Problem
 
 _TIME: Final = re.compile(r"(?:[01]\d|2[0-3]):[0-5]\d|24:00")

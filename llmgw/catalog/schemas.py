@@ -22,7 +22,7 @@ from llmgw.catalog import accepting
 from llmgw.catalog.amounts import duration_fault, size_fault
 from llmgw.catalog.amounts import to_bytes as to_bytes
 from llmgw.catalog.amounts import to_seconds as to_seconds
-from llmgw.catalog.yamldoc import Document, Path, quoted
+from llmgw.catalog.document import Document, Path, quoted
 from llmgw.errors import Problem
 
 BROKEN_SCHEMA: Final = (SchemaError, UnknownType, UndefinedTypeCheck, Unresolvable, re.error, TypeError, ValueError)

@@ -6,8 +6,7 @@ before anything is built and each problem has a place. Messages never echo a val
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, Final
 
 from ruamel.yaml import YAML
@@ -27,6 +26,12 @@ from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.reader import ReaderError
 
 from llmgw.catalog import yamlfast
+from llmgw.catalog.document import Document as Document
+from llmgw.catalog.document import Path as Path
+from llmgw.catalog.document import as_list as as_list
+from llmgw.catalog.document import as_mapping as as_mapping
+from llmgw.catalog.document import json_path as json_path
+from llmgw.catalog.document import quoted as quoted
 from llmgw.catalog.node import Node, Place
 from llmgw.errors import Problem
 
@@ -40,63 +45,6 @@ _THEIRS: Final = re.compile(r"^>{7}(?: |$)", re.MULTILINE)
 
 _PARSER_FAULTS: Final = (ValueError, LookupError, AttributeError, TypeError, AssertionError, RecursionError)
 """What a parser written for well-meant text may raise on other text, besides its own errors."""
-
-Path = Sequence[str | int]
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """One YAML document. Never changed once composed. `plain`: read by the faster way, so of simple text."""
-
-    file: str
-    root: Node
-    plain: bool = False
-
-    @property
-    def value(self) -> Any:
-        return self.root.value
-
-    def with_root(self, root: Node, *, plain: bool = True) -> "Document":
-        """The document with something worked out in it. `plain`: whatever came from elsewhere is."""
-        return Document(self.file, root, self.plain and plain)
-
-    def problem(self, path: Path, message: str, *, at_key: bool = False) -> Problem:
-        """A problem at the value that `path` leads to, or at its key.
-
-        A path that leaves the document ends at its last value that is there.
-        """
-        return Problem(self.file, *self.place(path, at_key=at_key), json_path(path), message)
-
-    def place(self, path: Path, *, at_key: bool = False) -> Place:
-        node, place = self.root, self.root.place
-        for step in path:
-            if step not in node.items:
-                return node.keys.get(str(step), node.place)
-            place = node.keys.get(str(step), node.items[step].place)
-            node = node.items[step]
-        return place if at_key else node.place
-
-    def where(self, path: Path, *, at_key: bool = False) -> str:
-        """`file:line:column`, to name another place in a message."""
-        line, column = self.place(path, at_key=at_key)
-        return f"{self.file}:{line}:{column}"
-
-
-def json_path(path: Path) -> str:
-    """`$.profiles[0].engine`; a key that is no plain word is quoted: `$.labels["a.b"]`."""
-    parts = ["$"]
-    for step in path:
-        if isinstance(step, int):
-            parts.append(f"[{step}]")
-        else:
-            parts.append(f".{step}" if step.isidentifier() else "[" + quoted(step, mark='"') + "]")
-    return "".join(parts)
-
-
-def quoted(text: str, *, mark: str = "'", limit: int = 60) -> str:
-    """A key or name for a message: control characters escaped, long ones cut."""
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: limit + 1])
-    return f"{mark}{shown[:limit]}{'…' if len(text) > limit else ''}{mark}"
 
 
 def parse(file: str, data: bytes) -> tuple[list[Document], list[Problem]]:
@@ -319,12 +267,3 @@ def _reason(error: MarkedYAMLError) -> str:
     if words.endswith("but got '{'"):
         words += ": put quotes around text that holds braces"
     return " ".join(words.split())[:200] or "cannot be parsed"
-
-
-def as_mapping(value: Any) -> Mapping[str, Any]:
-    """`value`, or an empty mapping where a document has something else: for rules that run on faulty documents."""
-    return value if isinstance(value, dict) else {}
-
-
-def as_list(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list) else ()

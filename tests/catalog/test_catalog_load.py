@@ -138,7 +138,7 @@ def test_all_problems_of_all_files_come_at_once_and_sorted() -> None:
 
 
 WAITING = {
-    "extends": "base", "variants": "[]", "default_params": "{}", "set_params": "{}", "strip_params": "[]",
+    "variants": "[]", "default_params": "{}", "set_params": "{}", "strip_params": "[]",
     "external": "{url: x}", "adapter_of": "b",
 }  # fmt: skip
 
@@ -154,20 +154,10 @@ def test_a_profiles_key_that_waits_is_not_supported_yet() -> None:
     assert found == ["a.yaml:8:5: $.profiles[0].adapter_of: not supported yet: 'adapter_of'"]
 
 
-def test_a_clusters_key_that_waits_is_not_supported_yet() -> None:
-    assert texts(CLUSTER + "sync: auto\n") == ["a.yaml:3:1: $.sync: not supported yet: 'sync'"]
-
-
 @pytest.mark.parametrize("kind", ["Fleet", "Scenario"])
 def test_files_of_other_commands_are_no_part_of_a_catalog(kind: str) -> None:
     assert texts(f"apiVersion: llmgw/v1\nkind: {kind}\nnodes: []\n") == [
         f"a.yaml:2:7: $.kind: a {kind} is no part of a catalog: keep it elsewhere, or name the file in .llmgwignore"
-    ]
-
-
-def test_templates_wait() -> None:
-    assert texts("apiVersion: llmgw/v1\nkind: Template\nname: x\n") == [
-        "a.yaml:2:7: $.kind: not supported yet: kind Template"
     ]
 
 
@@ -180,9 +170,12 @@ def test_templates_wait() -> None:
         ("apiversion: llmgw/v1\nkind: Model\n", "a.yaml:1:1: no apiVersion (found 'apiversion'): start the document"),
         ("apiVersion: llmgw/v2\nkind: Model\n", "a.yaml:1:13: $.apiVersion: unknown apiVersion 'llmgw/v2'; this llmgw"),
         ("apiVersion: 1\nkind: Model\n", "a.yaml:1:13: $.apiVersion: apiVersion must be llmgw/v1, found a number"),
-        ("apiVersion: llmgw/v1\n", "a.yaml:1:1: no kind: write `kind: Cluster or Model`"),
+        ("apiVersion: llmgw/v1\n", "a.yaml:1:1: no kind: write `kind: Cluster, Model or Template`"),
         ("apiVersion: llmgw/v1\nkind: model\n", "a.yaml:2:7: $.kind: unknown kind 'model'; did you mean 'Model'?"),
-        ("apiVersion: llmgw/v1\nkind: [x]\n", "a.yaml:2:7: $.kind: kind must be Cluster or Model, found a list"),
+        (
+            "apiVersion: llmgw/v1\nkind: [x]\n",
+            "a.yaml:2:7: $.kind: kind must be Cluster, Model or Template, found a list",
+        ),
     ],
 )
 def test_a_document_says_what_it_is_before_its_shape_is_judged(text: str, problem: str) -> None:

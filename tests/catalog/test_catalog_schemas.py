@@ -17,7 +17,7 @@ from llmgw.catalog.schemas import load_schema, schema_directory, to_bytes, to_se
 from llmgw.ids import ALIAS_PATTERN, NAME_PATTERN
 from llmgw.units import BYTES_PATTERN, SECONDS_PATTERN
 
-KINDS = ("model", "cluster")
+KINDS = ("model", "cluster", "template")
 MODEL, CLUSTER = load_schema("model"), load_schema("cluster")
 
 
@@ -187,6 +187,11 @@ def test_editors_find_each_kind_through_the_catalog_schema() -> None:
     assert not validator.is_valid({"apiVersion": "llmgw/v1", "kind": "Cluster", "profiles": []})
     assert not validator.is_valid({"apiVersion": "llmgw/v1", "kind": "Model", "name": "a"})
     assert not validator.is_valid({"apiVersion": "llmgw/v1", "kind": "Other"})
+    part = {"apiVersion": "llmgw/v1", "name": "a", "profiles": [{"name": "b", "context": 1}]}
+    assert validator.is_valid({**part, "kind": "Template"})
+    assert validator.is_valid({**part, "kind": "Model", "extends": "c"})
+    assert not validator.is_valid({**part, "kind": "Model"})
+    assert not validator.is_valid({**part, "kind": "Model", "extends": "c", "nmae": "a"})
 
 
 def test_the_schemas_are_found_and_are_json() -> None:
