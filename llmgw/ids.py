@@ -20,6 +20,9 @@ NAME_PATTERN: Final = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$(?!\n)"
 ALIAS_PATTERN: Final = r"^[^\x00-\x20\x7f-\xa0]{1,200}$(?!\n)"
 """Aliases: printable, no spaces, case-sensitive: `meta-llama/Llama-3.1-8B:free`."""
 
+FEWEST_DIGITS: Final = 4
+"""That a revision is named by."""
+
 
 def is_name(text: str) -> bool:
     return re.match(NAME_PATTERN, text) is not None
@@ -29,6 +32,14 @@ def node_name(text: str) -> NodeName:
     """A node's name from any text, a host name say: lower-cased, other characters as `-`, at most 63 long."""
     name = re.sub(r"[^a-z0-9._-]", "-", text.lower())[:63].strip("._-")
     return NodeName(name or "node")
+
+
+def is_named(revision: str, asked: str) -> bool:
+    """Whether `asked` is the revision, or begins it; of a changed tree it has both parts, as `status` shows it, so that
+    no commit is taken for one."""
+    commit, _, rest = revision.partition("+")
+    wanted, _, also = asked.partition("+")
+    return len(wanted) >= FEWEST_DIGITS and commit.startswith(wanted) and rest == also
 
 
 def short_hash(text: str, length: int = 16) -> str:

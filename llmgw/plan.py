@@ -219,6 +219,20 @@ class Assignment:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """`catalog/rollouts/<model>`: a model on its way from profiles that served (`good`) to others, or back from them."""
+
+    good: tuple[ProfileSpec, ...]
+    good_revision: Revision  #: whose they are
+    wanted: str  #: a digest of the profiles that it is on its way to
+    revision: Revision  #: that brought those
+    at: Wall
+    ready: bool = False  #: a replica of them was, and none has failed
+    failed: Wall | None = None  #: since when it is wanted as it was before
+    why: str = ""
+
+
 class EndpointState(StrEnum):
     READY = "ready"
 
@@ -275,6 +289,9 @@ class ModelStatus:
     fallback: ModelName | None = None  #: served in its place now
     asked: Wall | None = None  #: the last ask that this verdict knows of
 
+    outdated: int = 0  #: replicas of those kept that serve until newer ones do; of a suspended model none
+    spec_revision: Revision | None = None  #: whose spec it is wanted by, where the rollout of the newest failed
+    rollout_failed: str = ""  #: that revision and why
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:

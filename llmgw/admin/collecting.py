@@ -104,7 +104,10 @@ def _outcome(row: WeightsRow, told: UpkeepOutcome | None, unreached: Mapping[Nod
 def wanted_sources(seen: Seen, models: Iterable[ModelSpec] | None = None) -> frozenset[str]:
     """By these models, else by all of the catalog in force."""
     specs = seen.models.values() if models is None else models
-    return _sources(each for spec in specs for profile in spec.profiles for each in profile.every_file)
+    profiles = [profile for spec in specs for profile in spec.profiles]
+    if models is None:  # what a rollout that fails returns to
+        profiles += [profile for rollout in seen.rollouts.values() for profile in rollout.good]
+    return _sources(each for profile in profiles for each in profile.every_file)
 
 
 def _sources_of(model: str, seen: Seen, history: Sequence[HistoryEntry]) -> frozenset[str]:

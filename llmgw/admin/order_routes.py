@@ -18,7 +18,7 @@ from llmgw.catalog.yamldoc import quoted
 from llmgw.clock import Clock
 from llmgw.errors import CatalogInvalid, StaleRevision
 from llmgw.facts import Event, Suspension
-from llmgw.ids import ModelName, Revision
+from llmgw.ids import FEWEST_DIGITS, ModelName, Revision, is_named
 from llmgw.store import keys
 from llmgw.store.api import Store
 from llmgw.store.codec import encode
@@ -29,7 +29,6 @@ Find = Callable[[str | None], Awaitable[Catalog]]
 """An earlier catalog by the beginning of its revision; None: the one before that in force. Raises NoSuchRevision, and
 CatalogInvalid where it cannot be used any more."""
 
-_DIGITS = 4  #: the fewest that a revision is named by
 
 
 def order_routes(store: Store, events: EventLog, clock: Clock, find: Find | None) -> APIRouter:
@@ -50,7 +49,7 @@ def order_routes(store: Store, events: EventLog, clock: Clock, find: Find | None
         asked = await read_body(request, RevisionRequest)
         if find is None:
             raise HTTPException(404, "no controller here")
-        if asked.revision is not None and len(asked.revision) < _DIGITS:
+        if asked.revision is not None and len(asked.revision) < FEWEST_DIGITS:
             raise NotThere(f"{quoted(asked.revision)} is too short for a revision; `llmgw history` lists them")
         try:
             catalog = await find(asked.revision)
@@ -152,16 +151,9 @@ def _newest(seen: Seen, asked: str | None) -> Revision:
     newest = seen.status.attempted if seen.status is not None else None
     if newest is None:
         raise NotThere("no revision has been read yet; `llmgw status` tells why")
-    if asked is not None and not _is_named(newest, asked):
+    if asked is not None and not is_named(newest, asked):
         raise NotThere(f"{quoted(asked)} is not the newest revision, which is {newest}; `llmgw status` shows it")
     return newest
-
-
-def _is_named(revision: str, asked: str) -> bool:
-    """By its beginning; of a changed tree by all that `llmgw status` shows of it, so that no commit is taken for it."""
-    commit, _, rest = revision.partition("+")
-    wanted, _, also = asked.partition("+")
-    return len(wanted) >= _DIGITS and commit.startswith(wanted) and rest == also
 
 
 def _check(seen: Seen, *, removal: bool) -> None:

@@ -7,7 +7,7 @@ from typing import TypeVar
 from llmgw.catalog.spec import ModelSpec, spec_digest
 from llmgw.facts import Ask, Concurrency, Cordon, NodeReport, RecoveryRecord, ScalingState, Suspension, Usage
 from llmgw.ids import ModelName, NodeName, ReplicaId, SpecDigest
-from llmgw.plan import Assignment, ModelStatus, Stopped
+from llmgw.plan import Assignment, ModelStatus, Rollout, Stopped
 from llmgw.store import keys
 from llmgw.store.api import Entry, Store
 from llmgw.store.codec import decode
@@ -31,6 +31,7 @@ class Seen:
     assignments: Mapping[ReplicaId, Assignment] = field(default_factory=dict)
     cordons: Mapping[NodeName, Cordon] = field(default_factory=dict)
     suspensions: Mapping[ModelName, Suspension] = field(default_factory=dict)  #: of models, by the operator
+    rollouts: Mapping[ModelName, Rollout] = field(default_factory=dict)
     suspended: Suspension | None = None  #: the catalog
     pinned: Pinned | None = None
     members: tuple[Member, ...] = ()
@@ -49,6 +50,7 @@ async def look(store: Store) -> Seen:
     reports = [_read(entry, NodeReport) for entry in nodes if entry.key.endswith("/report")]
     assignments = [_read(entry, Assignment) for entry in nodes if "/assignments/" in entry.key]
     cordons = (await store.list(keys.CORDONS)).entries
+    rollouts = (await store.list(keys.ROLLOUTS)).entries
     members = (await store.list(keys.MEMBERS)).entries
     return Seen(
         applied=applied,
@@ -60,6 +62,7 @@ async def look(store: Store) -> Seen:
         assignments={assignment.replica: assignment for assignment in assignments},
         cordons={NodeName(keys.last(entry.key)): _read(entry, Cordon) for entry in cordons},
         suspensions=suspensions,
+        rollouts={ModelName(keys.last(entry.key)): _read(entry, Rollout) for entry in rollouts},
         suspended=await _get(store, keys.SUSPENDED, Suspension),
         pinned=await _get(store, keys.PINNED, Pinned),
         members=tuple(_read(entry, Member) for entry in members),

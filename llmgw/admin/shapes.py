@@ -140,6 +140,8 @@ class ModelRow:
     level: str = "full"
     suspended: bool = False  #: by the catalog or by the operator
     suspension: SuspendedRow | None = None  #: the operator's word
+    spec_revision: str | None = None  #: of the catalog by whose spec it is wanted
+    rollout_failed: str | None = None  #: a newer revision whose spec failed, and why: it is wanted as before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -381,6 +383,7 @@ class ResetRow:
     nodes: tuple[str, ...]
     ready: bool = False
     level: str = "full"
+    rollout: bool = False  #: that of a revision had failed, and is tried again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -171,6 +171,8 @@ def model_row(seen: Seen, spec: ModelSpec) -> ModelRow:
         level=told.level,
         suspended=spec.suspend,
         suspension=_suspension(seen.suspensions.get(spec.name)),
+        spec_revision=told.spec_revision or (seen.applied.revision if seen.applied else None),
+        rollout_failed=told.rollout_failed or None,
     )
 
 

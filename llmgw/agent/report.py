@@ -18,6 +18,7 @@ from llmgw.catalog.spec import ModelSpec, WeightsSpec
 from llmgw.errors import RetryableError
 from llmgw.facts import DeviceFact, NodeReport
 from llmgw.ids import Digest, ReplicaId
+from llmgw.plan import Rollout
 from llmgw.store import codec, keys
 from llmgw.store.api import Store
 from llmgw.store.values import Applied
@@ -48,8 +49,14 @@ class Wanted:
                 self._models[key] = tuple(spec for profile in model.profiles for spec in profile.every_file)
 
     def specs(self) -> tuple[WeightsSpec, ...]:
-        prefix = f"{keys.MODELS}{self.applied}/"
-        return tuple(spec for key, specs in self._models.items() if key.startswith(prefix) for spec in specs)
+        wanted = (f"{keys.MODELS}{self.applied}/", keys.ROLLOUTS)
+        return tuple(spec for key, specs in self._models.items() if key.startswith(wanted) for spec in specs)
+
+        elif key.startswith(keys.ROLLOUTS):  # what a model may return to has to be known, and kept
+            self._models.pop(key, None)
+            if value is not None:
+                rollout = codec.decode(value, Rollout, where=key)
+                self._models[key] = tuple(spec for profile in rollout.good for spec in profile.every_file)
 
 
 class Reporter:

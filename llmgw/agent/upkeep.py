@@ -16,7 +16,7 @@ from llmgw.clock import Clock
 from llmgw.errors import LlmgwError, RetryableError
 from llmgw.facts import Event
 from llmgw.ids import NodeName
-from llmgw.plan import Assignment
+from llmgw.plan import Assignment, Rollout
 from llmgw.store import keys
 from llmgw.store.api import Change, Store
 from llmgw.store.codec import decode, encode
@@ -159,8 +159,11 @@ class Orders:
         models = [
             decode(e.value, ModelSpec) for e in (await self.store.list(f"{keys.MODELS}{applied.digest}/")).entries
         ]
-        wanted = (each for model in models for profile in model.profiles for each in profile.every_file)
-        if any(canonical(each.source) == source for each in wanted):
+        back = [decode(e.value, Rollout) for e in (await self.store.list(keys.ROLLOUTS)).entries]
+        profiles = [profile for model in models for profile in model.profiles]
+        profiles += [profile for rollout in back for profile in rollout.good]  # what a model may return to
+        wanted = (each for profile in profiles for each in profile.every_file)
+        if source in WantedSources(canonical(each.source) for each in wanted):
             return "the catalog in force wants it"
         nodes = (await self.store.list(keys.NODES)).entries  # every node's: caches may be shared
         held = (decode(e.value, Assignment).profile for e in nodes if "/assignments/" in e.key)

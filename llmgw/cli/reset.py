@@ -41,7 +41,7 @@ def reset(
     if wants_json(output, as_json):
         print_json(answer)
         return
-    failed = [row for row in answer.models if row.failures]
+    failed = [row for row in answer.models if row.failures or row.rollout]
     for row in failed:
         print_line(_told(row))
     if not failed:
@@ -51,6 +51,8 @@ def reset(
 def _told(row: "ResetRow") -> str:
     from llmgw.admin.views import count
 
+    if row.rollout and not row.failures:
+        return f"{row.model}: the newest revision is rolled out again"
     forgotten = f"{count(row.failures, 'failure')} forgotten ({', '.join(row.nodes)})"
     if row.ready:
         level = f" at level {row.level}" if row.level != "full" else ""

@@ -2,33 +2,60 @@
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from llmgw.cli.options import Admin, Json, Output, OutputFormat, State, state_root, wants_json
+import typer
+
+from llmgw.cli.exits import ExitCode
+from llmgw.cli.options import Admin, Json, Output, OutputFormat, State, duration, state_root, wants_json
 
 if TYPE_CHECKING:
     from llmgw.admin.shapes import CatalogRow, StatusOutput
 
 
+Wait = Annotated[
+    str | None,
+    typer.Option("--wait", metavar="REVISION", help="Wait until this revision is served, or will not be: then exit 1."),
+]
+Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="How long to wait at most.")]
+
+
 def status(
-    state: State = None, admin: Admin = None, output: Output = OutputFormat.TABLE, as_json: Json = False
-) -> None:
+    wait: Wait = None,
+    timeout: Timeout = "10m",
+    state: State = None,
+    admin: Admin = None,
+    output: Output = OutputFormat.TABLE,
+    as_json: Json = False,
+) -> int:
     """Show what is served, and why something is not.
+
+    With --wait it is shown once the revision is in force and all its models are ready, or it is clear that they will
+    not be: it is invalid or held, a model failed, or a newer revision came.
 
     \b
     Example:
       llmgw status
+      llmgw status --wait $(git rev-parse HEAD) --timeout 5m
       llmgw status --json | jq '.catalog | .attempted == .applied'
     """
     from llmgw.admin.shapes import StatusOutput
     from llmgw.cli.client import connect
-    from llmgw.cli.printing import print_json
+    from llmgw.cli.printing import note, print_json
+    from llmgw.cli.settling import settled
 
-    answer = connect(state_root(state), admin).get("status", StatusOutput)
+    seconds = duration(timeout, "--timeout")
+    client = connect(state_root(state), admin)
+    outcome = settled(client, wait, seconds) if wait is not None else None
+    answer = outcome.status if outcome is not None else client.get("status", StatusOutput)
     if wants_json(output, as_json):
         print_json(answer)
     else:
         _print(answer, time.time())
+    if outcome is None or outcome.trouble is None:
+        return ExitCode.FINE
+    note(f"llmgw: {outcome.trouble}")
+    return ExitCode.ERROR
 
 
 def _print(answer: "StatusOutput", now: float) -> None:

@@ -13,9 +13,11 @@ from llmgw.engine.manager import Engines
 from llmgw.engine.sizes import Sizes
 from llmgw.facts import NodeReport, WeightsFact
 from llmgw.ids import NodeName
+from llmgw.reconcile import rollouts
 from llmgw.reconcile.liveness import Liveness
 from llmgw.reconcile.observe import Seen, observe
 from llmgw.schedule.forecast import Forecast, asked_for, forecast
+from llmgw.schedule.rollout import effective
 from llmgw.schedule.think import Known
 from llmgw.store.api import Store
 
@@ -58,8 +60,11 @@ class Foresight:
         """
         loaded = Loaded(catalog=catalog) if catalog is not None else await asyncio.to_thread(self._load)
         before, now, sizes = self._live.current, self._clock.now(), Sizes(self._engines)
-        seen = await observe(self._store, sizes, loaded.catalog, now, liveness=self._liveness)
-        known = asked_for(await asyncio.to_thread(self._known, seen, loaded.catalog, sizes), asked, now)
+        rolling = rollouts.relevant(loaded.catalog, await rollouts.read(self._store))
+        catalog = effective(loaded.catalog, rolling)
+        seen = await observe(self._store, sizes, catalog, now, liveness=self._liveness)
+        seen = replace(seen, rollouts=rolling)
+        known = asked_for(await asyncio.to_thread(self._known, seen, catalog, sizes), asked, now)
         return await asyncio.to_thread(forecast, known, now), loaded, before
 
     def _load(self) -> Loaded:

@@ -15,8 +15,8 @@ from llmgw.engine.sizes import Sizes
 from llmgw.errors import LlmgwError, RetryableError
 from llmgw.facts import Action, Event, Level, Observed, RecoveryRecord
 from llmgw.ids import ModelName, NodeName, SpecDigest
-from llmgw.plan import ModelState, ModelStatus
-from llmgw.reconcile import dispatch, measured, status
+from llmgw.plan import ModelState, ModelStatus, Rollout
+from llmgw.reconcile import dispatch, measured, rollouts, status
 from llmgw.reconcile.decoded import Decoded
 from llmgw.reconcile.forgetting import forget_nodes
 from llmgw.reconcile.liveness import Liveness
@@ -40,7 +40,24 @@ CLOCK_JUMP: Final = 60.0  #: seconds
 RETRY: Final = 1.0
 """Seconds until a pass that failed is made again."""
 
-WATCHED: Final = (keys.NODES, keys.MEMBERS, "settings/", keys.ASKS, keys.USAGE, keys.RECOVERY, keys.CONCURRENCY)
+REST: Final = 2.0
+"""After a pass as many times as long as it took, before the next: of a core, passes take a third at most."""
+
+PATIENCE: Final = 20.0
+"""The same, before one for what can wait: figures alone take a twentieth of a core at most."""
+
+LONGEST: Final = 1.0  #: seconds of either
+
+WATCHED: Final = (
+    keys.NODES,
+    keys.MEMBERS,
+    keys.SETTINGS,
+    keys.ASKS,
+    keys.USAGE,
+    keys.RECOVERY,
+    keys.ROLLOUTS,
+    keys.CONCURRENCY,
+)
 
 _Records = dict[tuple[SpecDigest, NodeName], RecoveryRecord | None]
 
@@ -74,6 +91,7 @@ class Controller:
         self._decider = Decider()
         self._states: dict[ModelName, ModelState] = {}
         self._stand_ins: dict[ModelName, ModelName] = {}
+        self._effective = rollouts.Effective()
         self._braked = False
         self._offset: float | None = None  #: of the wall clock against the one that only runs on
         self._unkept: _Records = {}  #: records that the disk would not take yet
@@ -112,22 +130,26 @@ class Controller:
         now = self._clock.now()
         self._look_at_clock(now)
         self.passes += 1
-        catalog = self._live.current
+        catalog, state = self._live.current, self._live.state()
         if catalog is None:  # nothing was ever in force: what runs is left as it is
-            await status.write(self._store, self._live.state(), (), now)
+            await status.write(self._store, state, (), now)
             return RESYNC
         seen = await self._observe(catalog, now)
         if await self._measure(seen, catalog, now):
             seen = await self._observe(catalog, now)
         known = seen.known(catalog, settled=self._settled(catalog, now), covered=frozenset(self._stand_ins))
         thought = think(known, now, decider=self._decider)
+        rolling = {ModelName(n): one for n, one in (await self._decoded.all(keys.ROLLOUTS, Rollout)).items()}
+        rolling, catalog = rollouts.relevant(catalog, rolling), self._effective.of(catalog, rolling)
         await self._remember(known, thought, now)
         await dispatch.apply(self._store, thought.plan, seen, catalog, now, self._record)
         await forget_nodes(self._store, seen, now, self._record)
+        seen = replace(seen, rollouts=rolling)
         self.meters.did(thought)
         told = thought.statuses
         await dispatch.write_statuses(self._store, told)
-        await status.write(self._store, self._live.state(), told, now, stopped=seen.stopped is not None)
+        # As it was when this pass began: of what has come since, the models' states say nothing yet.
+        await status.write(self._store, state, told, now, stopped=seen.stopped is not None)
         self._report_changes(seen, told, now)
         return _until(thought.due, now)
 
@@ -164,6 +186,7 @@ class Controller:
         for event in thought.events:
             self._record(event)
 
+            await rollouts.write(self._store, thought.rollouts)
     async def _keep(self, records: _Records) -> None:
         """Write records. What a full disk refuses counts all the same, and is written at a later pass."""
         unsaid = not self._unkept

@@ -22,7 +22,7 @@ from llmgw.facts import (
     Usage,
 )
 from llmgw.ids import ModelName, NodeName, ReplicaId, SpecDigest
-from llmgw.plan import Assignment, Levels, Stopped, Want
+from llmgw.plan import Assignment, Levels, Rollout, Stopped, Want
 from llmgw.reconcile import measured as measuring
 from llmgw.reconcile.decoded import Decoded
 from llmgw.reconcile.liveness import Liveness
@@ -52,6 +52,7 @@ class Seen:
     held: Mapping[ModelName, int] = field(default_factory=dict)  #: requests, over all gateways
     concurrency: Mapping[tuple[SpecDigest, NodeName], Concurrency] = field(default_factory=dict)
     suspensions: Mapping[ModelName, Suspension] = field(default_factory=dict)  #: by the operator
+    rollouts: Mapping[ModelName, Rollout] = field(default_factory=dict)
 
     def known(self, catalog: Catalog, *, settled: bool = True, covered: frozenset[ModelName] = frozenset()) -> Known:
         """What a pass thinks about."""
@@ -63,6 +64,7 @@ class Seen:
             scaling=self.scaling,
             held=self.held,
             concurrency=self.concurrency,
+            rollouts=self.rollouts,
             covered=covered,
             stopped=self.stopped,
             settled=settled,

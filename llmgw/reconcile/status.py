@@ -20,7 +20,7 @@ PASS_TOLD = 10.0
 async def write(
     store: Store, state: CatalogState, models: Sequence[ModelStatus], now: Instant, *, stopped: bool = False
 ) -> None:
-    """Replace `catalog/status`. A condition keeps its `since` while its status stays."""
+    """Replace `status/catalog`. A condition keeps its `since` while its status stays."""
     entry = await store.get(keys.CATALOG_STATUS)
     before = CatalogStatus(source="") if entry is None else decode(entry.value, CatalogStatus, where=entry.key)
     told = before.passed_at
@@ -36,7 +36,8 @@ async def write(
         conditions=conditions(state, models, before.conditions, now, stopped=stopped),
         passed_at=told if told is not None and now.since(told) < PASS_TOLD else now.wall,
     )
-    await store.put(keys.CATALOG_STATUS, encode(value))
+    if value != before or entry is None:
+        await store.put(keys.CATALOG_STATUS, encode(value))
 
 
 def conditions(
@@ -50,11 +51,16 @@ def conditions(
     """Ready: the newest revision is in force and every model of it serves. Reconciling: some are on their way.
     Stalled: something will not come right by itself. `stopped`: by the operator's switch. Pure."""
     wanted = [model for model in models if model.wanted > 0 and model.state is not ModelState.INACTIVE]
+    moving = [model for model in wanted if model.state is ModelState.READY and model.outdated]
     loading = [model for model in wanted if model.state is ModelState.LOADING]
+    loading += [model for model in moving if not model.rejections]
     stuck = [model for model in wanted if model.state in STUCK]
-    reason, message = _stalled(state, stuck)
+    stuck += [model for model in moving if model.rejections]
+    returned = [model for model in models if model.rollout_failed]
+    failed = [f"{model.model}: {model.rollout_failed}; as of {model.spec_revision} again" for model in returned]
+    reason, message = _stalled(state, stuck, failed)
     current = [
-        _ready(state, wanted, stopped=stopped),
+        _ready(state, wanted, failed, stopped=stopped),
         Condition(
             type=ConditionType.RECONCILING,
             status=bool(loading),
@@ -65,9 +71,11 @@ def conditions(
     return tuple(replace(_since(condition, before, now), observed=state.attempted) for condition in current)
 
 
-def _ready(state: CatalogState, wanted: Sequence[ModelStatus], *, stopped: bool) -> Condition:
+def _ready(
+    state: CatalogState, wanted: Sequence[ModelStatus], failed: Sequence[str], *, stopped: bool
+) -> Condition:
     """Where it does not hold its reason and message say why, what still serves included."""
-    count = sum(model.state is ModelState.READY for model in wanted)
+    count = sum(model.state is ModelState.READY and not model.outdated for model in wanted)
     serving = f"{count} of {len(wanted)} models ready" if wanted else "no model is wanted"
     if state.applied is None:
         reason, message = "NoCatalog", "no catalog is in force"
@@ -77,21 +85,25 @@ def _ready(state: CatalogState, wanted: Sequence[ModelStatus], *, stopped: bool)
         reason, message = "SourceUnavailable", f"the catalog cannot be read; of the one in force {serving}"
     elif state.problems:
         reason, message = "CatalogInvalid", f"the newest catalog is invalid; of the one in force {serving}"
-    else:
     elif state.held is not None:
         reason, message = state.held.reason, f"the newest revision is held; of the one in force {serving}"
+    elif failed:
+        reason, message = "RolloutFailed", f"{serving}, some as of an earlier revision"
+    else:
         reason, message = "" if count == len(wanted) else "ModelsNotReady", serving
     return Condition(type=ConditionType.READY, status=not reason, reason=reason, message=message)
 
 
-def _stalled(state: CatalogState, stuck: Sequence[ModelStatus]) -> tuple[str, str]:
+def _stalled(state: CatalogState, stuck: Sequence[ModelStatus], failed: Sequence[str]) -> tuple[str, str]:
     if state.error is not None:
         return "SourceUnavailable", state.error
     if state.problems:
         return "CatalogInvalid", str(state.problems[0])
-    if stuck:
     if state.held is not None and not state.held.reason.is_expected:
         return state.held.reason, state.held.message
+    if failed:
+        return "RolloutFailed", "; ".join(failed)
+    if stuck:
         return "ModelsNotServed", "; ".join(f"{model.model}: {model.reason}" for model in stuck)
     return "", ""
 

@@ -3,6 +3,7 @@ does one that is held."""
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -11,8 +12,9 @@ import structlog
 from llmgw.catalog import kept
 from llmgw.catalog.commits import Unsigned, approves, signed_by
 from llmgw.catalog.live import CatalogState, Held, HoldReason, LiveCatalog, load_last_good, save_last_good
-from llmgw.catalog.load import Loaded, load_catalog, revision_of
+from llmgw.catalog.load import Loaded, Loader, revision_of
 from llmgw.catalog.place import Place
+from llmgw.catalog.resolving import moved
 from llmgw.catalog.source import Source
 from llmgw.catalog.spec import Catalog, ModelSpec
 from llmgw.catalog.watch import Observation
@@ -26,6 +28,8 @@ from llmgw.reconcile.earlier import Earlier
 from llmgw.reconcile.gate import judge
 from llmgw.reconcile.in_force import in_force
 from llmgw.reconcile.orders import is_order, read_orders
+from llmgw.reconcile.resolving import Resolver
+from llmgw.reconcile.rollouts import begun
 from llmgw.reconcile.workqueue import Trigger
 from llmgw.store import keys
 from llmgw.store.api import Delete, Put, Store
@@ -76,12 +80,17 @@ class CatalogSync:
         self._wake = wake
         self._retry = retry
         self._signers = signers
+        self._loader = Loader()
         self._newest: Observation | None = None
         self._asked = 0  #: the newest ask that it came after
         self._judged: tuple[Observation, Loaded] | None = None  #: loaded last: an order is no reason to load anew
         self._arrived = Trigger()
         self._unwritten: str | None = None  #: why the newest could not be taken in yet
         self._lost: Pinned | None = None  #: a rollback whose content cannot be had
+        self._afresh = False  #: what branches and tags are at is to be asked anew
+        self._resolver = Resolver(
+            engines.sources, store=store, clock=clock, record=record, changed=lambda: self._arrived.set()
+        )
         self._earlier = Earlier(store=store, last_good=last_good, engines=engines, read=place.read)
 
     async def run(self) -> None:
@@ -89,6 +98,7 @@ class CatalogSync:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow())
             group.create_task(self._heed())
+            group.create_task(self._resolver.run())
             while True:
                 await self._arrived.wait(None if self._unwritten is None else self._retry)
                 newest, asked = self._newest, self._asked
@@ -104,9 +114,10 @@ class CatalogSync:
                 self._newest = seen
             self._arrived.set()
 
-    async def refresh(self, patience: float) -> tuple[CatalogState, bool]:
+    async def refresh(self, patience: float, weights: bool = False) -> tuple[CatalogState, bool]:
         """Look at the source now: how the catalog stands once what was found is taken in, or refused, and whether that
-        is so within `patience` seconds; 0: only ask for it."""
+        is so within `patience` seconds; 0: only ask for it. `weights`: what branches and tags are at is asked anew."""
+        self._afresh = self._afresh or weights
         asked = self._place.asks.ask()
         try:
             async with asyncio.timeout(patience):
@@ -155,7 +166,8 @@ class CatalogSync:
             if self._judged is None or not again:
                 source = await asyncio.to_thread(self._as_signed, source)
                 self._judged = (seen, await asyncio.to_thread(self._load, source))
-            loaded = self._judged[1]
+            before = self._live.current or await self._known_before()
+            loaded = await self._resolved(self._judged[1], before)
         except CatalogInvalid as invalid:
             await self._refuse(source, invalid)
             return
@@ -163,7 +175,6 @@ class CatalogSync:
             await self._hold(revision_of(source), Held(reason=HoldReason.UNSIGNED, message=str(why)))
             return
         catalog = loaded.catalog
-        before = self._live.current or await self._known_before()
         held = judge(catalog, before, orders)
         if held is not None and held.reason in (HoldReason.REMOVAL, HoldReason.PROTECTED) and before is not None:
             approved = await asyncio.to_thread(_approved, source, before.revision)
@@ -171,8 +182,12 @@ class CatalogSync:
         if held is not None:
             await self._hold(catalog.revision, held)
             return
-        await self._put_in_force(loaded, quietly=again)
+        await self._put_in_force(loaded, before, quietly=again)
         await asyncio.to_thread(self._save, catalog, before)
+
+    async def _resolved(self, loaded: Loaded, before: Catalog | None) -> Loaded:
+        afresh, self._afresh = self._afresh, False
+        return replace(loaded, catalog=await self._resolver.resolved(loaded.catalog, before, afresh=afresh))
 
     async def _known_before(self) -> Catalog | None:
         """What was in force when llmgw ended: there it still is, or on disk."""
@@ -218,23 +233,28 @@ class CatalogSync:
             self._lost = pinned
             return
         now, before = self._clock.now(), current or await self._known_before()
-        await publish(self._store, catalog, now)
+        await publish(self._store, catalog, now, before=before)
         self._live.accept(catalog, now)
         await asyncio.to_thread(self._save, catalog, before)
         self._event("catalog rolled back", f"{catalog.revision}: {_count(catalog)}; by {pinned.by}")
 
     def _load(self, source: Source) -> Loaded:
-        return load_catalog(
+        return self._loader.load(
             source,
             self._engines.rules(),
             canonical=self._engines.canonical,
         )
 
-    async def _put_in_force(self, loaded: Loaded, *, quietly: bool = False) -> None:
-        """`quietly`: it was looked at already, and an order is the occasion."""
+    async def _put_in_force(self, loaded: Loaded, earlier: Catalog | None, *, quietly: bool = False) -> None:
+        """`earlier`: what it takes the place of, also where that was before this process. `quietly`: it was looked at
+        already, and an order is the occasion."""
         catalog, before, now = loaded.catalog, self._live.current, self._clock.now()
         if before is not None and (before.digest, before.revision) == (catalog.digest, catalog.revision):
             self._live.accept(catalog, now)  # an earlier problem is over
+            if before.models != catalog.models:  # a source has told how large its files are
+                await publish(self._store, catalog, now, before=before)
+                self._live.complete(catalog)
+                return
             if self._unwritten is None and not quietly:
                 self._event("catalog unchanged", f"{catalog.revision} is in force already")
             return
@@ -242,7 +262,7 @@ class CatalogSync:
             known, since = found
             if (known.digest, known.revision) == (catalog.digest, catalog.revision):
                 now = Instant(now.mono, since)  # another controller put it in force
-        await publish(self._store, catalog, now)  # first: where that fails, what was in force stays
+        await publish(self._store, catalog, now, before=earlier)  # first: where that fails, what was in force stays
         self._live.accept(catalog, now)
         for warning in loaded.warnings:
             self._event("catalog warning", str(warning))
@@ -285,10 +305,11 @@ class CatalogSync:
         self._record(Event(at=self._clock.now().wall, subject="catalog", reason=reason, message=message))
 
 
-async def publish(store: Store, catalog: Catalog, now: Instant) -> None:
+async def publish(store: Store, catalog: Catalog, now: Instant, *, before: Catalog | None = None) -> None:
     """Put a catalog in force for the gateways and agents: its models first, under their digest, which nobody looks at
     yet; then, in one transaction, which revision it is, and the end of the endpoints of models it no longer has.
-    Traffic stops before any engine does. The models of catalogs before it go last."""
+    Traffic stops before any engine does. The models of catalogs before it go last. `before`: whose place it takes:
+    rollouts begin."""
     models = {keys.model(catalog.digest, name): encode(model) for name, model in catalog.models.items()}
     present = {entry.key: entry.value for entry in (await store.list(keys.MODELS)).entries}
     stale = [key for key in present if key not in models]
@@ -314,9 +335,11 @@ async def publish(store: Store, catalog: Catalog, now: Instant) -> None:
         protect=catalog.cluster.protect,
     )
     history = await _history(store, catalog, now)
+    rollouts = await begun(store, before, catalog, now)
     await write_all(store, [Put(key, value) for key, value in models.items() if present.get(key) != value])
     # Beyond what one transaction takes, endpoints follow: the gateways pass over those of a model that is not there.
-    await write_all(store, [Put(keys.APPLIED, encode(applied)), *history, *(Delete(key) for key in endpoints)])
+    withdrawn = [Delete(key) for key in endpoints]
+    await write_all(store, [Put(keys.APPLIED, encode(applied)), *history, *rollouts, *withdrawn])
     await write_all(store, [Delete(key) for key in stale])
 
 
@@ -335,6 +358,7 @@ async def _history(store: Store, catalog: Catalog, now: Instant) -> list[Put | D
         at=now.wall,
         sources=tuple(sorted({source for sources in models.values() for source in sources})),
         models=models,
+        resolved=moved(catalog),
     )
     surplus = entries[: max(0, len(entries) + 1 - HISTORY_KEPT)]
     return [Put(keys.history(number), encode(entry)), *(Delete(old.key) for old in surplus)]

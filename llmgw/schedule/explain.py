@@ -134,6 +134,7 @@ class _Stories:
             action=record.action if record else None,
             fallback=story.fallback,
             asked=story.wish.asked,
+            outdated=0 if story.wish.held else sum(fact.spec not in story.specs for fact in story.kept),
         )
 
     def _shrunk(self, story: _Story) -> ProfileSpec | None:

@@ -5,7 +5,7 @@ found; then what is wished for, the plan, and each model's story.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -13,11 +13,12 @@ from llmgw.catalog.spec import Catalog, ModelSpec, spec_digest
 from llmgw.desired import demand, desired, next_due
 from llmgw.facts import Ask, Concurrency, Event, Observed, Phase, RecoveryRecord, ScalingState
 from llmgw.ids import ModelName, NodeName, SpecDigest
-from llmgw.plan import Levels, ModelStatus, Plan, Stopped, Wish
-from llmgw.schedule import recovery, scaling
+from llmgw.plan import Levels, ModelStatus, Plan, Rollout, Stopped, Wish
+from llmgw.schedule import recovery, rollout, scaling
 from llmgw.schedule.claims import LEAVING
 from llmgw.schedule.decider import Decider
 from llmgw.schedule.explain import statuses
+from llmgw.schedule.rollout import Rollouts
 from llmgw.units import Instant, Wall
 
 K = TypeVar("K")
@@ -28,7 +29,7 @@ RecoveryKey = tuple[SpecDigest, NodeName]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """All that one pass decides from."""
+    """All that one pass decides from. `catalog`: the effective one (`rollout.effective`)."""
 
     catalog: Catalog
     observed: Observed
@@ -38,13 +39,14 @@ class Known:
     held: Mapping[ModelName, int] = field(default_factory=dict)  #: requests that gateways hold, by model
     concurrency: Mapping[tuple[SpecDigest, NodeName], Concurrency] = field(default_factory=dict)
     covered: Collection[ModelName] = ()  #: models that another served for until now
+    rollouts: Rollouts = field(default_factory=dict)
     stopped: Stopped | None = None
     settled: bool = True  #: False: nodes may be missing that are about to report: nothing is launched or evicted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thought:
-    """All that follows. Of `recovery`, `asks` and `scaling` only what changes; None: to be forgotten."""
+    """All that follows. Of `recovery`, `asks`, `scaling` and `rollouts` only what changes; None: to be forgotten."""
 
     plan: Plan
     wishes: tuple[Wish, ...]
@@ -52,6 +54,7 @@ class Thought:
     recovery: Mapping[RecoveryKey, RecoveryRecord | None] = field(default_factory=dict)
     asks: Mapping[ModelName, Ask | None] = field(default_factory=dict)
     scaling: Mapping[ModelName, ScalingState | None] = field(default_factory=dict)
+    rollouts: Mapping[ModelName, Rollout | None] = field(default_factory=dict)
     events: tuple[Event, ...] = ()
     due: Wall | None = None  #: when the next pass is worth making though nothing changes
 
@@ -74,17 +77,37 @@ def think(known: Known, now: Instant, *, decider: Decider | None = None) -> Thou
     told = statuses(
         plan, wishes, catalog, observed, stopped=known.stopped is not None, instead=instead, levels=known.levels
     )
+    rollouts = rollout.step(catalog, observed, known.rollouts, plan, now)
     due = [at for at in (plan.due, next_due(catalog, asks, now), _next_step(steps, catalog, now)) if at is not None]
     return Thought(
         plan=plan,
         wishes=wishes,
-        statuses=told,
+        statuses=tuple(_as_returned(one, known.rollouts) for one in told) if known.rollouts else told,
         recovery=records,
         asks=_changes(known.asks, asks),
         scaling=_changes(known.scaling, steps),
-        events=events,
-        due=min(due, default=None),
+        rollouts=rollouts,
+        events=(*events, *_told(rollouts, now)),
+        # What a rollout that failed returns to is planned at once, by the pass that knows of it.
+        due=now.wall if any(one is not None and one.failed for one in rollouts.values()) else min(due, default=None),
     )
+
+
+def _told(rollouts: Mapping[ModelName, Rollout | None], now: Instant) -> Iterator[Event]:
+    for name, one in rollouts.items():
+        if one is not None and one.failed is not None:
+            text = f"{one.revision}: {one.why}; it returns to {one.good_revision}"
+            yield Event(at=now.wall, subject=f"model/{name}", reason="rollout failed", message=text)
+
+
+def _as_returned(status: ModelStatus, rollouts: Rollouts) -> ModelStatus:
+    """With what it failed at, where it is wanted as before."""
+    one = rollouts.get(status.model)
+    if one is None or one.failed is None:
+        return status
+    failed = f"{one.revision} failed: {one.why}"
+    reason = f"{failed}; as of {one.good_revision}" + (f": {status.reason}" if status.reason else "")
+    return replace(status, spec_revision=one.good_revision, rollout_failed=failed, reason=reason)
 
 
 def stand_ins(

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from llmgw.errors import NewerFormat, TerminalError
 from llmgw.facts import Ask, Concurrency, Cordon, Measured, RecoveryRecord, ScalingState, Suspension
-from llmgw.plan import Stopped
+from llmgw.plan import Rollout, Stopped
 from llmgw.store import keys
 from llmgw.store.api import Delete, Put, Store
 from llmgw.store.codec import decode, encode
@@ -31,6 +31,7 @@ KINDS: Final[Mapping[str, type[Any]]] = {
     keys.PINNED: Pinned,
     keys.APPROVED: Approval,
     keys.SUSPENSIONS: Suspension,
+    keys.ROLLOUTS: Rollout,
     keys.API_KEYS: ApiKey,
 }
 """Durable keys, or prefixes of them, and what lies there."""

@@ -9,6 +9,7 @@ APPLIED: Final = "catalog/applied"  #: values.Applied
 CATALOG_STATUS: Final = "catalog/status"  #: values.CatalogStatus
 HISTORY: Final = "catalog/history/"  #: values.HistoryEntry
 MODELS: Final = "catalog/models/"  #: catalog.spec.ModelSpec
+ROLLOUTS: Final = "catalog/rollouts/"  #: plan.Rollout
 RECOVERY: Final = "recovery/"  #: facts.RecoveryRecord
 MEASURED: Final = "measured/"  #: facts.Measured
 CONCURRENCY: Final = "concurrency/"  #: facts.Concurrency
@@ -34,7 +35,7 @@ FETCHES: Final = "fetches/"  #: values.FetchClaim; there while its node fetches 
 UPKEEP_ORDERS: Final = "upkeep/orders/"  #: values.UpkeepOrder; there while whoever asks waits for the answer
 UPKEEP_ANSWERS: Final = "upkeep/answers/"  #: values.UpkeepAnswer
 
-DURABLE: Final = (SETTINGS, APPLIED, HISTORY, RECOVERY, MEASURED, CONCURRENCY, ASKS, SCALING, API_KEYS)
+DURABLE: Final = (SETTINGS, APPLIED, HISTORY, RECOVERY, MEASURED, CONCURRENCY, ASKS, SCALING, API_KEYS, ROLLOUTS)
 """Prefixes that the embedded store keeps on disk. The rest is rebuilt from what runs."""
 
 
@@ -48,6 +49,10 @@ def model(digest: Digest, name: ModelName) -> str:
 
 
 def recovery(spec: SpecDigest, node: NodeName) -> str:
+def rollout(name: ModelName) -> str:
+    return f"{ROLLOUTS}{name}"
+
+
     return f"{RECOVERY}{spec}/{node}"
 
 

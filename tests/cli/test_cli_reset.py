@@ -91,7 +91,7 @@ def test_json_is_one_object_as_its_schema_has_it(ask: Any, failed: Any) -> None:
     (row,) = value["models"]
     assert row == {
         "model": "qwen", "failures": 11, "quarantined": True, "nodes": ["gpu-1", "gpu-2"],
-        "ready": True, "level": "full",
+        "ready": True, "level": "full", "rollout": False,
     }  # fmt: skip
 
 

@@ -61,6 +61,7 @@ def test_every_store_key_is_in_the_table_and_no_other() -> None:
         keys.PINNED,
         keys.APPROVED,
         keys.suspension(ModelName("MODEL")),
+        keys.rollout(ModelName("MODEL")),
         keys.LEADER,
         keys.CLUSTER,
         keys.member("ROLE", "NAME"),

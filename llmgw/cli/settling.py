@@ -1,0 +1,75 @@
+"""Waiting for a revision: until it is served, or it is clear that it will not be."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from llmgw.admin.shapes import CatalogRow, StatusOutput
+from llmgw.cli.text import short_revision
+from llmgw.errors import UsageError
+from llmgw.ids import FEWEST_DIGITS, is_named
+from llmgw.units import format_seconds
+
+if TYPE_CHECKING:
+    from llmgw.cli.client import AdminClient
+
+POLL: Final = 0.3  #: seconds between two looks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """`trouble`: why the revision is not served; None: it is."""
+
+    status: StatusOutput
+    trouble: str | None = None
+
+
+class Waited:
+    """What becomes of one revision, look by look. `asked`: it, or its beginning. Pure."""
+
+    def __init__(self, asked: str) -> None:
+        self._asked = asked
+        self._seen: str | None = None
+
+    def look(self, row: CatalogRow) -> tuple[bool, str | None]:
+        """Whether that is the end, and what the trouble is."""
+        newest = row.attempted
+        if newest is None or not is_named(newest, self._asked):
+            if self._seen is None:
+                return False, f"{self._asked} has not come: the newest revision is {short_revision(newest)}"
+            return True, f"{short_revision(self._seen)} was followed by {short_revision(newest)}"
+        self._seen = newest
+        short, told = short_revision(newest), {each.type: each for each in row.conditions if each.observed == newest}
+        if row.problems:
+            return True, f"{short} is invalid"
+        if row.held is not None:
+            return True, f"{short} is held: {row.held.message}"
+        if row.applied == newest and "Ready" in told and told["Ready"].status:
+            return True, None
+        if (stalled := told.get("Stalled")) is not None and stalled.status:
+            return True, f"{short} is stalled: {stalled.reason}: {stalled.message}"
+        coming = told.get("Reconciling")
+        return False, f"{short} is not served yet" + (f": {coming.message}" if coming and coming.message else "")
+
+
+def settled(
+    client: "AdminClient",
+    asked: str,
+    timeout: float,
+    *,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Outcome:
+    """Ask again and again, for `timeout` seconds at most. Raises as the client, and UsageError."""
+    if len(asked.partition("+")[0]) < FEWEST_DIGITS:
+        raise UsageError(f"--wait {asked}: write at least {FEWEST_DIGITS} digits of a revision")
+    waited, deadline = Waited(asked), now() + timeout
+    while True:
+        status = client.get("status", StatusOutput)
+        done, trouble = waited.look(status.catalog)
+        if done:
+            return Outcome(status=status, trouble=trouble)
+        if now() >= deadline:
+            return Outcome(status=status, trouble=f"after {format_seconds(timeout)}: {trouble}")
+        sleep(min(POLL, max(0.0, deadline - now())))

@@ -1,0 +1,102 @@
+"""`llmgw status --wait`: when a revision counts as served, and when as one that will not be."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from llmgw.admin.shapes import CatalogRow, ConditionRow, HoldRow, ProblemRow, StatusOutput
+from llmgw.cli.settling import Waited, settled
+from llmgw.errors import UsageError
+
+WANTED, OTHER, NEWER = "a" * 40, "b" * 40, "c" * 40
+
+
+def condition(kind: str, holds: bool, *, observed: str = WANTED, message: str = "") -> ConditionRow:
+    reason = "ModelsNotServed" if holds and kind == "Stalled" else ""
+    return ConditionRow(type=kind, status=holds, reason=reason, message=message, since=1.0, observed=observed)
+
+
+def row(attempted: str | None, applied: str | None, *conditions: ConditionRow, **fields: Any) -> CatalogRow:
+    return CatalogRow(
+        source="x", attempted=attempted, applied=applied, applied_at=1.0, error=None, watcher="ok",
+        problems=fields.pop("problems", ()), conditions=conditions, **fields,
+    )  # fmt: skip
+
+
+READY = row(WANTED, WANTED, condition("Ready", True), condition("Stalled", False))
+
+
+def test_a_revision_that_is_in_force_and_ready_is_served() -> None:
+    assert Waited(WANTED[:7]).look(READY) == (True, None)
+
+
+def test_conditions_that_do_not_know_of_it_yet_say_nothing() -> None:
+    waited = Waited(WANTED)
+    before = row(WANTED, WANTED, condition("Ready", True, observed=OTHER), condition("Stalled", True, observed=OTHER))
+    assert waited.look(before)[0] is False
+    assert waited.look(READY) == (True, None)
+
+
+def test_it_is_waited_for_until_it_comes_and_while_models_load() -> None:
+    waited = Waited(WANTED)
+    assert waited.look(row(None, None))[0] is False
+    done, why = waited.look(row(OTHER, OTHER, condition("Ready", True, observed=OTHER)))
+    assert (done, "has not come" in (why or "")) == (False, True)
+    loading = row(WANTED, WANTED, condition("Ready", False), condition("Reconciling", True, message="ant: starting"))
+    assert waited.look(loading) == (False, f"{WANTED[:12]} is not served yet: ant: starting")
+
+
+@pytest.mark.parametrize(
+    ("seen", "why"),
+    [
+        (row(WANTED, OTHER, problems=(ProblemRow(file="a", line=1, column=1, path="$", message="m"),)), "is invalid"),
+        (row(WANTED, OTHER, held=HoldRow(reason="RemovalHeld", message="removes all")), "is held: removes all"),
+        (
+            row(WANTED, WANTED, condition("Ready", False), condition("Stalled", True, message="ant broke")),
+            "is stalled: ModelsNotServed: ant broke",
+        ),
+    ],
+)
+def test_what_will_not_come_right_by_itself_ends_the_wait(seen: CatalogRow, why: str) -> None:
+    assert Waited(WANTED).look(seen) == (True, f"{WANTED[:12]} {why}")
+
+
+def test_a_newer_revision_ends_the_wait_but_not_one_that_was_there_before() -> None:
+    waited = Waited(WANTED)
+    assert waited.look(row(NEWER, NEWER))[0] is False
+    assert waited.look(row(WANTED, NEWER))[0] is False
+    assert waited.look(row(NEWER, NEWER)) == (True, f"{WANTED[:12]} was followed by {NEWER[:12]}")
+
+
+class Client:
+    """Answers with the given catalog rows, the last for ever."""
+
+    def __init__(self, *rows: CatalogRow) -> None:
+        self._rows = list(rows)
+        self.time = 0.0
+
+    def get(self, path: str, kind: type[StatusOutput]) -> StatusOutput:
+        row = self._rows.pop(0) if len(self._rows) > 1 else self._rows[0]
+        return StatusOutput(llmgw="0", node="n", catalog=row, stopped=None, models=(), nodes=())
+
+    def now(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
+
+def wait(client: Client, asked: str = WANTED, timeout: float = 60) -> tuple[str | None, float]:
+    outcome = settled(client, asked, timeout, now=client.now, sleep=client.sleep)  # type: ignore[arg-type]
+    msgspec.json.encode(outcome.status)
+    return outcome.trouble, client.time
+
+
+def test_the_wait_ends_with_the_last_look_or_its_time() -> None:
+    assert wait(Client(row(OTHER, OTHER), row(WANTED, OTHER), READY))[0] is None
+    trouble, took = wait(Client(row(OTHER, OTHER)))
+    assert trouble == f"after 1m: {WANTED} has not come: the newest revision is {OTHER[:12]}"
+    assert took == pytest.approx(60)
+    with pytest.raises(UsageError):
+        wait(Client(READY), "ab")
