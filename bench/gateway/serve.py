@@ -11,7 +11,7 @@ import uvloop
 from llmgw.catalog.spec import ModelSpec, ProfileSpec
 from llmgw.clock import SystemClock
 from llmgw.gateway.server import Gateway
-from llmgw.ids import Digest, EngineName, ModelName, ProfileName, ReplicaId, Revision
+from llmgw.ids import Digest, EngineName, ModelName, NodeName, ProfileName, ReplicaId, Revision
 from llmgw.plan import Endpoint
 from llmgw.store import codec, keys
 from llmgw.store.memory import MemoryStore
@@ -28,7 +28,7 @@ async def main(port: int, upstream: int) -> None:
     )
     applied = Applied(revision=Revision("bench"), digest=digest, at=Wall(0.0))
     await store.put(keys.model(digest, model.name), codec.encode(model))
-    await store.put(keys.endpoint(endpoint.id), codec.encode(endpoint))
+    await store.put(keys.endpoint(NodeName("bench"), endpoint.id), codec.encode(endpoint))
     await store.put(keys.APPLIED, codec.encode(applied))
     gateway = Gateway(store=store, secret=b"bench", clock=SystemClock())
     await gateway.start("127.0.0.1", port)

@@ -124,9 +124,9 @@ class Agent:
         # Before the first report: an engine that nobody asked yet would look unavailable.
         await self._fingerprints.look()
         assignments = keys.assignments(self._node)
-        self._follow(keys.ENDPOINTS, self._endpoint_changed)
+        self._follow(keys.endpoints(self._node), self._endpoint_changed)
         self._follow(keys.USAGE, self._usage_changed)
-        self._follow("catalog/", self._catalog_changed)
+        self._follow(keys.CATALOG, self._catalog_changed)
         self._follow(assignments, lambda change: self._assignment_changed(change, around))
         self._tasks.start(self._fingerprints.run(self._clock, self._reporter.changed), "agent: fingerprints")
         if orphans.come_to_us():

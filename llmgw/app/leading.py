@@ -16,14 +16,32 @@ from llmgw.clock import Clock
 from llmgw.errors import RetryableError, TerminalError
 from llmgw.facts import Event
 from llmgw.schedule.forecast import Forecast
+from llmgw.store import keys
 from llmgw.store.api import Store
 from llmgw.store.election import Fenced, Leadership, elected
+from llmgw.store.mirror import Mirror
 from llmgw.tasks import Tasks
 
 log = structlog.get_logger("llmgw.app")
 
 RETRY: Final = 0.5
 """Seconds after a term that the store's absence ended, before the next is stood for."""
+
+AT_HAND: Final = (
+    keys.NODES,
+    keys.MEMBERS,
+    keys.ASKS,
+    keys.USAGE,
+    keys.RECOVERY,
+    keys.MEASURED,
+    keys.CONCURRENCY,
+    keys.SCALING,
+    keys.EXPLAIN,
+    keys.ENDPOINTS,
+    keys.CATALOG_STATUS,
+)
+"""What passes read again and again. Not `settings/`: that each pass reads it from the store itself has none decide
+while the store is away."""
 
 
 class Leading:
@@ -65,9 +83,11 @@ class Leading:
 
     async def _term(self, leadership: Leadership) -> None:
         """Until the leadership is lost. A term's parts know nothing of an earlier one: they read all anew."""
-        deciding = self._make(Fenced(self._store, leadership))
+        mirror = Mirror(Fenced(self._store, leadership), AT_HAND)
+        deciding = self._make(mirror)
         tasks = Tasks()
         try:
+            tasks.start(mirror.run(), "mirror", essential=True)
             tasks.start(deciding.sync.run(), "sync", essential=True)
             tasks.start(deciding.controller.run(), "controller", essential=True)
             tasks.start(deciding.pressure.run(), "disk pressure", essential=True)

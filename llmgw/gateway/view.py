@@ -13,7 +13,7 @@ from llmgw.gateway.routes import RoutingTable
 from llmgw.gateway.upstream import address_of
 from llmgw.plan import Endpoint, ModelStatus, Stopped
 from llmgw.store import codec, keys
-from llmgw.store.api import Change, Entry, Snapshot, Store
+from llmgw.store.api import Entry, Snapshot, Store
 from llmgw.store.follow import follow, listed
 from llmgw.store.values import ApiKey, Applied
 from llmgw.tasks import Tasks
@@ -41,7 +41,8 @@ RETRY: Final = 0.5
 class StoreView:
     """Calls `changed(table, revision, urgent)` with each new table, and before it `keys_changed(keys, required)`.
 
-    `revision`: of the store, as of which the table acts; `urgent`: an assignment changed too.
+    `revision`: of the store, as of which the table acts; `urgent`: an endpoint went, for which
+    an agent that drains may wait.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class StoreView:
         self._changed = changed
         self._keys_changed = keys_changed
         self._dirty = asyncio.Event()
-        self._assigned = False
+        self._withdrawn = False
         self._decoded: dict[str, tuple[int, object]] = {}
 
     async def start(self, tasks: Tasks) -> None:
@@ -68,10 +69,8 @@ class StoreView:
 
     async def _follow(self, prefix: str, seen: Snapshot) -> None:
         async for changes in follow(self._store, prefix, seen):
-            if prefix == keys.NODES:
-                if not any(_is_assignment(change) for change in changes):
-                    continue
-                self._assigned = True
+            if prefix == keys.ENDPOINTS and any(change.value is None for change in changes):
+                self._withdrawn = True
             self._dirty.set()
 
     async def _run(self) -> None:
@@ -90,23 +89,23 @@ class StoreView:
             except RetryableError as error:
                 if not told:
                     log.error("table_not_read", error=str(error))
-                told = self._assigned = True
+                told = self._withdrawn = True
                 await asyncio.sleep(RETRY)
 
     async def _read(self) -> None:
         store = self._store
-        urgent, self._assigned = self._assigned, False
+        urgent, self._withdrawn = self._withdrawn, False
         endpoints = await store.list(keys.ENDPOINTS)
         statuses = await store.list(keys.EXPLAIN)
         stopped = self._values([await store.get(keys.STOPPED)], Stopped)
         api_keys = (await store.list(keys.API_KEYS)).entries
         suspended = {keys.last(entry.key) for entry in (await store.list(keys.SUSPENSIONS)).entries}
         applied, models = await self._in_force()
+        specs = self._values(models, ModelSpec)
         table = RoutingTable.build(
             applied=applied[0] if applied else None,
             models=[replace(spec, suspend=True) if spec.name in suspended else spec for spec in specs],
             endpoints=self._values(endpoints.entries, Endpoint),
-        specs = self._values(models, ModelSpec)
             statuses=self._values(statuses.entries, ModelStatus),
             stopped=stopped[0] if stopped else None,
         )
@@ -149,7 +148,3 @@ class StoreView:
         except (LlmgwError, ValueError) as error:
             log.error("stored_value_unreadable", key=entry.key, error=str(error))
             return None
-
-
-def _is_assignment(change: Change) -> bool:
-    return "/assignments/" in change.key

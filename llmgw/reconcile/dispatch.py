@@ -2,10 +2,12 @@
 
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
 from llmgw.catalog.spec import Catalog, ModelSpec, ProfileSpec, spec_digest
+from llmgw.errors import StaleRevision
 from llmgw.facts import Ask, Event, Level, Measured, Phase, RecoveryRecord, ReplicaFact
 from llmgw.ids import ModelName, NodeName, ReplicaId, SpecDigest
 from llmgw.plan import Assignment, Endpoint, Launch, ModelStatus, Plan, Stop, Want
@@ -83,20 +85,21 @@ def _is_worth_writing(before: Ask, after: Ask) -> bool:
 
 
 async def _write_ask(store: Store, model: ModelName, before: Ask | None, ask: Ask | None) -> None:
-    """What was written since this pass read it is newer than what it knows: only the later stamps count then."""
+    """What was written since this pass read it is newer than what it knows: only the later stamps count then.
+
+    One that a gateway writes at this very moment is left to the pass that it leads to.
+    """
     entry = await store.get(keys.ask(model))
     if ask is None:
         if entry is not None:
             await store.delete(entry.key)
         return
-    if entry is not None:
-        known = decode(entry.value, Ask, where=entry.key)
-        if known == before:
-            await store.put(keys.ask(model), encode(ask))
-            return
+    known = None if entry is None else decode(entry.value, Ask, where=entry.key)
+    if known is not None and known != before:
         stamps = [used for used in (known.used, ask.used) if used is not None]
         ask = Ask(asked=max(known.asked, ask.asked), used=max(stamps, default=None), since=ask.since)
-    await store.put(keys.ask(model), encode(ask))
+    with suppress(StaleRevision):
+        await store.put(keys.ask(model), encode(ask), if_revision=0 if entry is None else entry.revision)
 
 
 async def write_measured(store: Store, changes: Mapping[tuple[SpecDigest, NodeName], Measured | None]) -> None:
@@ -135,9 +138,10 @@ def endpoints(
 
 async def _endpoint_changes(store: Store, seen: Seen, catalog: Catalog, leaving: set[ReplicaId]) -> list[Put | Delete]:
     """What makes the published endpoints the right ones."""
-    wanted = endpoints(seen.observed.replicas.values(), catalog, leaving, seen.observed.lost)
+    facts = seen.observed.replicas
+    wanted = endpoints(facts.values(), catalog, leaving, seen.observed.lost)
     present = {entry.key: entry.value for entry in (await store.list(keys.ENDPOINTS)).entries}
-    values = {keys.endpoint(id): encode(endpoint) for id, endpoint in sorted(wanted.items())}
+    values = {keys.endpoint(facts[id].node, id): encode(endpoint) for id, endpoint in sorted(wanted.items())}
     gone = [Delete(key) for key in present if key not in values]
     return [*gone, *(Put(key, value) for key, value in values.items() if present.get(key) != value)]
 

@@ -16,6 +16,9 @@ from llmgw.units import Instant, Mono, Wall
 
 GRACE: Final = 20.0  #: four heartbeats
 LOST: Final = 60.0
+BLIND: Final = 20.0
+"""Seconds between two looks after which the time between them is held against nobody: the store was away, or we were
+stopped, and nobody knows who would have reported meanwhile."""
 NEWBORN: Final = 5.0  #: seconds from a node's first report within which its agent says that it lives
 SETTLE: Final = 15.0
 """Seconds after the start for which nodes that the catalog names are waited for."""
@@ -42,6 +45,7 @@ class Liveness:
     _first: dict[NodeName, Mono] = field(default_factory=dict)
     _lived: set[NodeName] = field(default_factory=set)
     _started: Mono | None = None
+    _looked: Mono | None = None
     _given_up: dict[NodeName, frozenset[ReplicaId]] = field(default_factory=dict)
 
     def look(self, reports: Iterable[NodeReport], now: Instant, *, alive: Collection[NodeName] | None = None) -> Reach:
@@ -51,7 +55,8 @@ class Liveness:
             self._started = now.mono
             self._lived = {report.node for report in reports}  # they lived before we did
         present = {report.node: report.at for report in reports}
-        self._heard = {node: heard for node, heard in self._heard.items() if node in present}
+        blind = self._blind(now)
+        self._heard = {node: (at, Mono(since + blind)) for node, (at, since) in self._heard.items() if node in present}
         for node, at in present.items():
             heard = self._heard.get(node)
             if heard is None or heard[0] != at:
@@ -63,6 +68,11 @@ class Liveness:
         braked = 2 * len(unreachable) > len(silent)
         lost = frozenset() if braked else frozenset(node for node in unreachable if silent[node] > self.patience)
         return Reach(unreachable, lost, braked, self._replaced(reports, lost))
+
+    def _blind(self, now: Instant) -> float:
+        """Seconds since the last look that nobody is to be blamed for."""
+        last, self._looked = self._looked, now.mono
+        return 0.0 if last is None or now.mono - last <= BLIND else now.mono - last
 
     def _gone(self, alive: Collection[NodeName], now: Instant) -> frozenset[NodeName]:
         """An agent says that it lives just after it has reported first: until then nobody has gone."""

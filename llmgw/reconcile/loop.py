@@ -21,6 +21,7 @@ from llmgw.reconcile.decoded import Decoded
 from llmgw.reconcile.forgetting import forget_nodes
 from llmgw.reconcile.liveness import Liveness
 from llmgw.reconcile.meters import Meters
+from llmgw.reconcile.news import News
 from llmgw.reconcile.observe import Seen, observe
 from llmgw.reconcile.workqueue import Trigger
 from llmgw.schedule.decider import Decider
@@ -39,6 +40,14 @@ CLOCK_JUMP: Final = 60.0  #: seconds
 
 RETRY: Final = 1.0
 """Seconds until a pass that failed is made again."""
+
+REST: Final = 2.0
+"""After a pass as many times as long as it took, before the next: of a core, passes take a third at most."""
+
+PATIENCE: Final = 20.0
+"""The same, before one for what can wait: figures alone take a twentieth of a core at most."""
+
+LONGEST: Final = 1.0  #: seconds of either
 
 REST: Final = 2.0
 """After a pass as many times as long as it took, before the next: of a core, passes take a third at most."""
@@ -87,6 +96,7 @@ class Controller:
         self._record = record
         self._nodes = nodes
         self._trigger = Trigger()
+        self._news = News()
         self._liveness = liveness or Liveness()
         self._decider = Decider()
         self._states: dict[ModelName, ModelState] = {}
@@ -112,9 +122,11 @@ class Controller:
         async with asyncio.TaskGroup() as group:
             for prefix in WATCHED:
                 group.create_task(self._watch(prefix))
-            timeout: float | None = 0.0
+            timeout, took = 0.0, 0.0
             while True:
-                await self._trigger.wait(timeout)
+                rest, patience = min(LONGEST, REST * took), min(LONGEST, PATIENCE * took)
+                await self._trigger.wait(timeout, rest=rest, patience=patience)
+                begun = self._clock.now().mono
                 try:
                     with self.meters.timing(self._clock):
                         timeout = await self.reconcile()
@@ -124,6 +136,7 @@ class Controller:
                 except Exception:
                     log.exception("pass_failed")
                     timeout = RESYNC
+                took = self._clock.now().mono - begun
 
     async def reconcile(self) -> float:
         """One pass. Returns the seconds until the next is due though nothing changes."""
@@ -218,8 +231,9 @@ class Controller:
 
     async def _watch(self, prefix: str) -> None:
         snapshot = await self._store.list(prefix)
-        async for _ in follow(self._store, prefix, snapshot):
-            self._trigger.set()
+        async for changes in follow(self._store, prefix, snapshot):
+            urgent = [self._news.is_urgent(change) for change in changes]
+            self._trigger.set(urgent=any(urgent))
 
     def _report_failures(
         self,

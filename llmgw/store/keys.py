@@ -5,24 +5,25 @@ from typing import Final
 from llmgw.ids import Digest, ModelName, NodeName, ReplicaId, SpecDigest
 
 STOPPED: Final = "settings/stopped"  #: plan.Stopped
+CATALOG: Final = "catalog/"  #: followed by every agent: only what changes with a revision
 APPLIED: Final = "catalog/applied"  #: values.Applied
-CATALOG_STATUS: Final = "catalog/status"  #: values.CatalogStatus
+CATALOG_STATUS: Final = "status/catalog"  #: values.CatalogStatus
 HISTORY: Final = "catalog/history/"  #: values.HistoryEntry
-MODELS: Final = "catalog/models/"  #: catalog.spec.ModelSpec
 ROLLOUTS: Final = "catalog/rollouts/"  #: plan.Rollout
+MODELS: Final = "catalog/models/"  #: catalog.spec.ModelSpec
 RECOVERY: Final = "recovery/"  #: facts.RecoveryRecord
 MEASURED: Final = "measured/"  #: facts.Measured
 CONCURRENCY: Final = "concurrency/"  #: facts.Concurrency
 ASKS: Final = "asks/"  #: facts.Ask
 SCALING: Final = "scaling/"  #: facts.ScalingState
 CORDONS: Final = "settings/cordons/"  #: facts.Cordon
-NODES: Final = "nodes/"
 SETTINGS: Final = "settings/"
 SUSPENDED: Final = "settings/catalog/suspended"  #: facts.Suspension
 PINNED: Final = "settings/catalog/pinned"  #: values.Pinned
 APPROVED: Final = "settings/catalog/approved"  #: values.Approval
 SUSPENSIONS: Final = "settings/suspensions/"  #: facts.Suspension
 API_KEYS: Final = "keys/"  #: values.ApiKey, by name
+NODES: Final = "nodes/"
 ENDPOINTS: Final = "endpoints/"  #: plan.Endpoint
 EXPLAIN: Final = "explain/"  #: plan.ModelStatus
 USAGE: Final = "usage/"  #: facts.Usage
@@ -48,11 +49,11 @@ def model(digest: Digest, name: ModelName) -> str:
     return f"{MODELS}{digest}/{name}"
 
 
-def recovery(spec: SpecDigest, node: NodeName) -> str:
 def rollout(name: ModelName) -> str:
     return f"{ROLLOUTS}{name}"
 
 
+def recovery(spec: SpecDigest, node: NodeName) -> str:
     return f"{RECOVERY}{spec}/{node}"
 
 
@@ -76,7 +77,6 @@ def cordon(node: NodeName) -> str:
     return f"{CORDONS}{node}"
 
 
-def report(node: NodeName) -> str:
 def suspension(name: ModelName) -> str:
     return f"{SUSPENSIONS}{name}"
 
@@ -85,8 +85,13 @@ def api_key(name: str) -> str:
     return f"{API_KEYS}{name}"
 
 
+def report(node: NodeName) -> str:
     """facts.NodeReport"""
     return f"{NODES}{node}/report"
+
+
+def is_report(key: str) -> bool:
+    return key.startswith(NODES) and key.endswith("/report")
 
 
 def assignments(node: NodeName) -> str:
@@ -98,8 +103,13 @@ def assignment(node: NodeName, replica: ReplicaId) -> str:
     return f"{NODES}{node}/assignments/{replica}"
 
 
-def endpoint(replica: ReplicaId) -> str:
-    return f"{ENDPOINTS}{replica}"
+def endpoints(node: NodeName) -> str:
+    """By node: each agent follows those of its own replicas, gateways all."""
+    return f"{ENDPOINTS}{node}/"
+
+
+def endpoint(node: NodeName, replica: ReplicaId) -> str:
+    return f"{ENDPOINTS}{node}/{replica}"
 
 
 def explain(name: ModelName) -> str:

@@ -7,15 +7,13 @@ from typing import Final
 
 from llmgw.errors import LeaseLost, Resync, StaleRevision
 from llmgw.store.api import Change, Delete, Entry, Expect, Lease, Put, Snapshot, check_writes
+from llmgw.store.backlog import Backlog
 from llmgw.store.durable import DurableKeys
 from llmgw.store.keys import DURABLE
 from llmgw.units import Seconds
 
 DELETIONS_KEPT: Final = 10_000
 """Deletions remembered for watches that begin at an older revision. Listing and watching are moments apart."""
-
-BACKLOG: Final = 10_000
-"""Keys whose changes wait for one watcher. A slower one lists again."""
 
 
 class MemoryStore:
@@ -31,7 +29,7 @@ class MemoryStore:
         self._deleted: dict[str, int] = {}  # key -> revision, oldest first
         self._forgotten = 0  # the newest deletion no longer remembered
         self._revision = 0
-        self._watchers: dict[_Watcher, None] = {}
+        self._watchers: dict[Backlog, None] = {}
         self._leases: dict[str, MemoryLease] = {}  # of the keys under one
         self._granted: dict[MemoryLease, None] = {}
         self._closed = False
@@ -121,7 +119,7 @@ class MemoryStore:
             return
         if from_revision < self._forgotten:
             raise Resync(f"revision {from_revision} is too old to watch from: list {prefix} again")
-        watcher = _Watcher(prefix)
+        watcher = Backlog(prefix)
         watcher.offer(self._changed_since(from_revision))
         self._watchers[watcher] = None
         try:
@@ -155,44 +153,6 @@ class MemoryStore:
             lease.forget()
         for watcher in tuple(self._watchers):
             watcher.end()
-
-
-class _Watcher:
-    """One watch's backlog: at most BACKLOG distinct keys, since a later change replaces an earlier."""
-
-    def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
-        self._pending: dict[str, Change] = {}
-        self._ended = False
-        self._behind = False
-        self._wake = asyncio.Event()
-
-    def offer(self, changes: Sequence[Change]) -> None:
-        if self._behind:
-            return
-        for change in changes:
-            if change.key.startswith(self._prefix):
-                self._pending.pop(change.key, None)  # keep revision order
-                self._pending[change.key] = change
-                self._wake.set()
-        if len(self._pending) > BACKLOG:
-            self._behind = True
-            self._pending = {}
-
-    def end(self) -> None:
-        self._ended = True
-        self._wake.set()
-
-    async def take(self) -> Sequence[Change]:
-        """The next batch; empty once the watch ended. Raises Resync when too much changed since the last."""
-        while not self._pending and not self._ended and not self._behind:
-            self._wake.clear()
-            await self._wake.wait()
-        if self._behind and not self._ended:
-            raise Resync(f"more than {BACKLOG} keys changed under {self._prefix!r} before the watcher came for them")
-        batch = tuple(self._pending.values())
-        self._pending = {}
-        return batch
 
 
 class MemoryLease:

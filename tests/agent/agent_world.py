@@ -270,7 +270,7 @@ class Node:
         endpoint = Endpoint(
             id=ReplicaId(id), model=ModelName("m"), url="http://x", names=("m",), engine=EngineName("script")
         )
-        return await self.store.put(keys.endpoint(ReplicaId(id)), codec.encode(endpoint))
+        return await self.store.put(keys.endpoint(NODE, ReplicaId(id)), codec.encode(endpoint))
 
     async def use(
         self,

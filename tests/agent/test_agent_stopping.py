@@ -23,7 +23,7 @@ async def withdraw(node: Node, assignment, *, eviction: bool = False) -> int:
     """As the controller does: the endpoint goes in the transaction that asks for the stop."""
     stop = replace(assignment, want=Want.STOP, eviction=eviction)
     put = Put(keys.assignment(assignment.node, assignment.replica), codec.encode(stop))
-    return await node.store.txn([put, Delete(keys.endpoint(assignment.replica))])
+    return await node.store.txn([put, Delete(keys.endpoint(assignment.node, assignment.replica))])
 
 
 async def test_stopped_means_gone_and_the_directory_too(node: Node) -> None:
@@ -73,7 +73,7 @@ async def test_an_endpoint_withdrawn_before_the_stop_needs_to_be_seen_only_once(
     async with node.agent():
         assignment, _ = await node.ready()
         await node.publish()
-        await node.store.delete(keys.endpoint(ReplicaId("r1")))
+        await node.store.delete(keys.endpoint(assignment.node, ReplicaId("r1")))
         withdrawn = (await node.store.list(keys.ENDPOINTS)).revision
         await node.use(seen=withdrawn)
         await node.stop(assignment)

@@ -50,7 +50,7 @@ def test_every_store_key_is_in_the_table_and_no_other() -> None:
         keys.recovery(SpecDigest("SPEC"), NodeName("NODE")),
         keys.report(NodeName("NODE")),
         keys.assignment(NodeName("NODE"), ReplicaId("REPLICA")),
-        keys.endpoint(ReplicaId("REPLICA")),
+        keys.endpoint(NodeName("NODE"), ReplicaId("REPLICA")),
         keys.explain(ModelName("NAME")),
         keys.measured(SpecDigest("SPEC"), NodeName("NODE")),
         keys.concurrency(SpecDigest("SPEC"), NodeName("NODE")),

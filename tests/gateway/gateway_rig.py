@@ -14,7 +14,7 @@ from llmgw.engine.api import engine_key
 from llmgw.facts import Ask, Usage
 from llmgw.gateway.client import Limits
 from llmgw.gateway.server import Gateway
-from llmgw.ids import Digest, EngineName, ModelName, ProfileName, ReplicaId, Revision
+from llmgw.ids import Digest, EngineName, ModelName, NodeName, ProfileName, ReplicaId, Revision
 from llmgw.plan import Endpoint, ModelState, ModelStatus, Stopped
 from llmgw.store import codec, keys
 from llmgw.store.memory import MemoryStore
@@ -23,6 +23,7 @@ from llmgw.units import Wall
 
 SECRET = b"a secret of the cluster"
 DIGEST = Digest("d1")
+NODE = NodeName("n1")
 PATIENCE = 10.0  #: seconds until a test gives up waiting for what must happen
 
 
@@ -224,7 +225,6 @@ class Rig:
         self.gateway = Gateway(store=self.store, secret=SECRET, clock=SystemClock())
         self.engines: list[FakeEngine] = []
         self.wires: list[Wire] = []
-        self._marks = 0
 
     async def open(self, limits: Limits | None = None) -> None:
         if limits is not None:
@@ -241,8 +241,9 @@ class Rig:
 
     async def settle(self) -> None:
         """Until the gateway acts on everything written to the store: it says so itself."""
-        self._marks += 1
-        marker = await self.store.put("nodes/rig/assignments/mark", b"%d" % self._marks)
+        await self.store.put("endpoints/rig/mark", b"?")
+        await self.store.delete("endpoints/rig/mark")  # heard as one change: of a withdrawal it tells at once
+        marker = (await self.store.list("endpoints/")).revision
         while True:
             usage = await self.usage()
             if usage is not None and usage.seen >= marker:
@@ -271,12 +272,12 @@ class Rig:
         endpoint = Endpoint(
             id=replica, model=ModelName(name), url=url, names=(name,), engine=EngineName("command"), **more
         )
-        await self.store.put(keys.endpoint(replica), codec.encode(endpoint))
+        await self.store.put(keys.endpoint(NODE, replica), codec.encode(endpoint))
         await self.settle()
         return endpoint
 
     async def withdraw(self, endpoint: Endpoint) -> None:
-        await self.store.delete(keys.endpoint(endpoint.id))
+        await self.store.delete(keys.endpoint(NODE, endpoint.id))
         await self.settle()
 
     async def stop_serving(self) -> None:

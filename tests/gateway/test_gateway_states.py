@@ -176,7 +176,7 @@ async def test_a_withdrawal_is_acknowledged_at_once_with_its_revision(rig: Rig) 
     await rig.post({"model": "m"})
     started = asyncio.get_running_loop().time()
     for _ in range(5):
-        await rig.store.delete("endpoints/replica-of-m")
+        await rig.store.delete("endpoints/n1/replica-of-m")
         revision = (await rig.store.list("endpoints/")).revision
         while (usage := await rig.usage()) is None or usage.seen < revision:
             await asyncio.sleep(0.001)
@@ -236,8 +236,8 @@ async def test_node_reports_do_not_make_the_gateway_write(rig: Rig) -> None:
 
 async def test_one_unreadable_endpoint_does_not_hide_the_others(rig: Rig) -> None:
     await rig.serving()
-    await rig.store.put("endpoints/from-the-future", b'{"v": 99}')
-    await rig.store.put("endpoints/broken", b"?")
+    await rig.store.put("endpoints/n1/from-the-future", b'{"v": 99}')
+    await rig.store.put("endpoints/n1/broken", b"?")
     await rig.endpoint("m", "https://not.supported", "odd")
     assert (await rig.post({"model": "m"})).status == 200
 

@@ -12,6 +12,7 @@ from llmgw.clock import SystemClock
 from llmgw.engine.manager import Engines
 from llmgw.facts import EngineFact, Phase
 from llmgw.ids import EngineName
+from llmgw.store import keys
 from llmgw.units import MIB
 
 HUNGRY = """import mmap; m = mmap.mmap(-1, 80 << 20); m.write(b"x" * len(m)); m.close()"""
@@ -43,7 +44,7 @@ async def test_a_replica_reports_its_peak_also_of_what_came_and_went_and_keeps_i
             return fact is not None and fact.served
 
         await eventually(served, "it served", story=node.story)
-        await node.store.delete("endpoints/r1")
+        await node.store.delete(keys.endpoint(assignment.node, assignment.replica))
         await node.use(seen=1000)
         await node.stop(assignment)
         ended = await node.until(Phase.STOPPED)

@@ -11,7 +11,7 @@ from make import model as make_model
 
 from llmgw.catalog.spec import Catalog
 from llmgw.errors import RetryableError
-from llmgw.ids import Digest, EngineName, ModelName, ReplicaId, Revision
+from llmgw.ids import Digest, EngineName, ModelName, NodeName, ReplicaId, Revision
 from llmgw.plan import Endpoint
 from llmgw.reconcile.sync import publish
 from llmgw.store import keys
@@ -67,7 +67,7 @@ def endpoint(model: str) -> Put:
         engine=EngineName("cpu"),
         pool="default",
     )
-    return Put(keys.endpoint(id), encode(value))
+    return Put(keys.endpoint(NodeName("n1"), id), encode(value))
 
 
 async def put_in_force_twice(store: Store) -> None:
@@ -77,7 +77,7 @@ async def put_in_force_twice(store: Store) -> None:
     await publish(store, catalog("two", [*names("b"), "a007"]), NOW)
     models = [entry.key for entry in (await store.list(keys.MODELS)).entries]
     assert models == [f"catalog/models/two/{name}" for name in sorted([*names("b"), "a007"])]
-    assert [entry.key for entry in (await store.list(keys.ENDPOINTS)).entries] == ["endpoints/r-a007"]
+    assert [entry.key for entry in (await store.list(keys.ENDPOINTS)).entries] == ["endpoints/n1/r-a007"]
     assert len((await store.list(keys.HISTORY)).entries) == 2
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmgw.errors import Resync, RetryableError
+from llmgw.store import backlog
 from llmgw.store import follow as following
-from llmgw.store import memory
 from llmgw.store.api import LARGEST, MOST_WRITES, Change, Delete, Put, Snapshot, size
 from llmgw.store.batches import batches, write_all
 from llmgw.store.follow import follow, listed
@@ -87,7 +87,7 @@ async def _drain(store: MemoryStore) -> None:
 async def test_a_watcher_behind_by_more_keys_than_are_kept_for_it_is_told_to_list_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(memory, "BACKLOG", 10)
+    monkeypatch.setattr(backlog, "BACKLOG", 10)
     store = MemoryStore()
     watch = store.watch("s/", from_revision=0)
     await store.put("s/first", b"1")
