@@ -102,7 +102,7 @@ def _outcome(row: WeightsRow, told: UpkeepOutcome | None, unreached: Mapping[Nod
 
 
 def wanted_sources(seen: Seen, models: Iterable[ModelSpec] | None = None) -> frozenset[str]:
-    """By these models, else by all of the catalog in force."""
+    """By these models, else by all of the catalog in force, and by what they may return to."""
     specs = seen.models.values() if models is None else models
     profiles = [profile for spec in specs for profile in spec.profiles]
     if models is None:  # what a rollout that fails returns to

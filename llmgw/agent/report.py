@@ -48,15 +48,15 @@ class Wanted:
                 model = codec.decode(value, ModelSpec, where=key)
                 self._models[key] = tuple(spec for profile in model.profiles for spec in profile.every_file)
 
-    def specs(self) -> tuple[WeightsSpec, ...]:
-        wanted = (f"{keys.MODELS}{self.applied}/", keys.ROLLOUTS)
-        return tuple(spec for key, specs in self._models.items() if key.startswith(wanted) for spec in specs)
-
         elif key.startswith(keys.ROLLOUTS):  # what a model may return to has to be known, and kept
             self._models.pop(key, None)
             if value is not None:
                 rollout = codec.decode(value, Rollout, where=key)
                 self._models[key] = tuple(spec for profile in rollout.good for spec in profile.every_file)
+
+    def specs(self) -> tuple[WeightsSpec, ...]:
+        wanted = (f"{keys.MODELS}{self.applied}/", keys.ROLLOUTS)
+        return tuple(spec for key, specs in self._models.items() if key.startswith(wanted) for spec in specs)
 
 
 class Reporter:

@@ -49,14 +49,6 @@ PATIENCE: Final = 20.0
 
 LONGEST: Final = 1.0  #: seconds of either
 
-REST: Final = 2.0
-"""After a pass as many times as long as it took, before the next: of a core, passes take a third at most."""
-
-PATIENCE: Final = 20.0
-"""The same, before one for what can wait: figures alone take a twentieth of a core at most."""
-
-LONGEST: Final = 1.0  #: seconds of either
-
 WATCHED: Final = (
     keys.NODES,
     keys.MEMBERS,
@@ -99,9 +91,9 @@ class Controller:
         self._news = News()
         self._liveness = liveness or Liveness()
         self._decider = Decider()
+        self._effective = rollouts.Effective()
         self._states: dict[ModelName, ModelState] = {}
         self._stand_ins: dict[ModelName, ModelName] = {}
-        self._effective = rollouts.Effective()
         self._braked = False
         self._offset: float | None = None  #: of the wall clock against the one that only runs on
         self._unkept: _Records = {}  #: records that the disk would not take yet
@@ -147,17 +139,17 @@ class Controller:
         if catalog is None:  # nothing was ever in force: what runs is left as it is
             await status.write(self._store, state, (), now)
             return RESYNC
+        rolling = {ModelName(n): one for n, one in (await self._decoded.all(keys.ROLLOUTS, Rollout)).items()}
+        rolling, catalog = rollouts.relevant(catalog, rolling), self._effective.of(catalog, rolling)
         seen = await self._observe(catalog, now)
         if await self._measure(seen, catalog, now):
             seen = await self._observe(catalog, now)
+        seen = replace(seen, rollouts=rolling)
         known = seen.known(catalog, settled=self._settled(catalog, now), covered=frozenset(self._stand_ins))
         thought = think(known, now, decider=self._decider)
-        rolling = {ModelName(n): one for n, one in (await self._decoded.all(keys.ROLLOUTS, Rollout)).items()}
-        rolling, catalog = rollouts.relevant(catalog, rolling), self._effective.of(catalog, rolling)
         await self._remember(known, thought, now)
         await dispatch.apply(self._store, thought.plan, seen, catalog, now, self._record)
         await forget_nodes(self._store, seen, now, self._record)
-        seen = replace(seen, rollouts=rolling)
         self.meters.did(thought)
         told = thought.statuses
         await dispatch.write_statuses(self._store, told)
@@ -194,12 +186,12 @@ class Controller:
             self._report_failures(known.observed, thought.recovery.items(), now)
         try:
             await dispatch.write_demand(self._store, known, thought)
+            await rollouts.write(self._store, thought.rollouts)
         except RetryableError as error:  # thought anew at the next pass
             log.warning("demand_not_kept", error=str(error))
         for event in thought.events:
             self._record(event)
 
-            await rollouts.write(self._store, thought.rollouts)
     async def _keep(self, records: _Records) -> None:
         """Write records. What a full disk refuses counts all the same, and is written at a later pass."""
         unsaid = not self._unkept
