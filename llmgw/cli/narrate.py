@@ -81,13 +81,16 @@ class Narrator:
         if seen.status is None:
             return
         status = seen.status
-        trouble = (status.attempted, status.problems, status.error) if status.problems or status.error else ()
+        why = (status.problems, status.error, status.held)
+        trouble = (status.attempted, *why) if any(why) else ()
         if trouble and trouble != self._trouble:
             keeps = (
                 f"; {short_revision(applied)} stays in force" if applied else "; nothing is served until it is fixed"
             )
             if status.error:
                 yield f"the catalog cannot be read: {status.error}{keeps}"
+            if status.held:
+                yield f"catalog {short_revision(status.attempted)} is held: {status.held.message}"
             if status.problems:
                 yield f"catalog {short_revision(status.attempted)} is invalid{keeps}"
                 yield from (f"  {problem}" for problem in status.problems)

@@ -226,6 +226,9 @@ class CatalogSync:
         current = self._live.current
         if current is not None and current.digest == pinned.digest:
             return
+        if current is None and (found := await in_force(self._store)) is not None and found[0].digest == pinned.digest:
+            await self._restore()  # another controller carried it out
+            return
         catalog = await self._earlier.get(pinned.revision, pinned.digest)
         if catalog is None:
             if self._lost != pinned:

@@ -7,6 +7,7 @@ from typing import Any
 import daemon_seeds as seed
 
 from llmgw.admin.reading import Seen
+from llmgw.catalog.live import Held, HoldReason
 from llmgw.catalog.spec import ScalingSpec
 from llmgw.cli.narrate import Fetch, Narrator
 from llmgw.facts import Phase, Progress, ReplicaFact, WeightsFact
@@ -123,6 +124,15 @@ def test_an_invalid_catalog_is_told_with_each_problem_and_so_is_its_repair() -> 
     ]
     assert narrator.lines(look(is_ready(), status=bad), NOW) == []
     assert narrator.lines(look(is_ready(), status=good), NOW) == ["catalog aaaaaaaaaaaa is in order again"]
+
+
+def test_a_revision_that_is_held_is_told_with_what_to_do() -> None:
+    narrator, held = Narrator(URL), Held(reason=HoldReason.REMOVAL, message="removes all; `llmgw approve bbbbbbbbbbbb`")
+    status = CatalogStatus(source="/srv", attempted=seed.BAD, applied=seed.GOOD, held=held)
+    narrator.lines(look(is_ready(), status=replace(status, held=None, attempted=seed.GOOD)), NOW)
+    expected = ["catalog bbbbbbbbbbbb is held: removes all; `llmgw approve bbbbbbbbbbbb`"]
+    assert narrator.lines(look(is_ready(), status=status), NOW) == expected
+    assert narrator.lines(look(is_ready(), status=status), NOW) == []
 
 
 def test_an_invalid_catalog_at_the_first_start_says_that_nothing_is_served() -> None:
