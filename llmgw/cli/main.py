@@ -22,6 +22,7 @@ from llmgw.cli import (
     events,
     explain,
     fleet,
+    init,
     keys,
     models,
     nodes,
@@ -68,6 +69,7 @@ def make_app() -> typer.Typer:
     app.command("plan")(plan.plan)
     app.command("diff")(diff.diff)
     app.command("sync")(sync.sync)
+    app.command("init")(init.init)
     app.command("status")(status.status)
     app.command("models")(models.models)
     app.command("replicas")(replicas.replicas)
