@@ -223,6 +223,8 @@ class Agent:
     def _catalog_changed(self, change: Change) -> None:
         self._wanted.changed(change.key, change.value)
         if change.key == keys.APPLIED:
+            if self._wanted.limits is not None:  # for the downloads under way too
+                self._cache.limit(self._wanted.limits)
             self._reporter.changed()
 
     # -- replicas

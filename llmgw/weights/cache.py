@@ -80,6 +80,7 @@ class Cache:
         self._mirror = mirror
         self._fetches: dict[str, Fetch] = {}
         self._pacing = Pacing()
+        self._limited = False
         self._manifests: dict[str, tuple[_Stamp, Manifest]] = {}
         self._stamped: dict[str, Wall] = {}
         self._local: dict[str, tuple[tuple[_Stamp, ...], dict[str, Scalar]]] = {}
@@ -148,6 +149,11 @@ class Cache:
         found = None if naming.is_local(spec.source) else self._entry_of(spec)
         return None if found is None else found[0]
 
+    def limit(self, limits: FetchLimits) -> None:
+        """For all downloads, those under way too, whatever their askers say of it."""
+        self._pacing.limit(limits)
+        self._limited = True
+
     async def fetch(
         self,
         spec: WeightsSpec,
@@ -157,13 +163,13 @@ class Cache:
         limits: FetchLimits | None = None,
     ) -> Path:
         """The file, fetched first where need be; of a source whose revision nobody resolved yet, what is here, else
-        what it is now. `reserve`: bytes of disk to leave free. `limits`: for all downloads from now on; None: as they
-        are.
+        what it is now. `reserve`: bytes of disk to leave free. `limits`: for all downloads from now on, where nobody
+        set others by `limit`; None: as they are.
 
         Cancellable: the last asker's cancellation ends the download and removes what it left. `progress` is called
         in the event loop. Raises WeightsUnavailable (may pass) or WeightsRefused (will not).
         """
-        if limits is not None:
+        if limits is not None and not self._limited:
             self._pacing.limit(limits)
         if naming.is_local(spec.source):
             return await self._verify_local(spec, progress)

@@ -160,6 +160,9 @@ class NoCache:
     def __init__(self, root: Path) -> None:
         self.root = root
 
+    def limit(self, limits: FetchLimits) -> None:
+        pass
+
     def locate(self, spec: WeightsSpec) -> Path | None:
         return None
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agent_world import Node, eventually
 
-from llmgw.catalog.spec import FetchLimits, ModelSpec, ProfileSpec, WeightsSpec
+from llmgw.catalog.spec import FetchLimits, ModelSpec, ProfileSpec, WeightsSettings, WeightsSpec
 from llmgw.errors import LlmgwError, WeightsRefused, WeightsUnavailable
 from llmgw.facts import FailureKind, Phase, Progress, WeightsFact
 from llmgw.ids import Digest, EngineName, ModelName, ProfileName, Revision
@@ -27,6 +27,10 @@ class ScriptedCache:
         self.answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.cancelled = False
         self.wanted: set[str] = set()
+        self.limits: FetchLimits | None = None
+
+    def limit(self, limits: FetchLimits) -> None:
+        self.limits = limits
 
     def locate(self, spec: WeightsSpec) -> Path | None:
         return self.root / "f.gguf" if self.here else None
@@ -130,8 +134,13 @@ async def test_what_the_catalog_in_force_wants_is_marked(node: Node, tmp_path: P
         profile = replace(profile, minimal=replace(profile, weights=small))
         model = ModelSpec(name=ModelName("m"), profiles=(profile,))
         await node.store.put(keys.model(Digest(digest), ModelName("m")), codec.encode(model))
-    applied = Applied(revision=Revision("r"), digest=Digest("d2"), at=Wall(1))
+    limits = FetchLimits(bandwidth=Bytes(7), parallel=3)
+    settings = WeightsSettings(bandwidth=limits.bandwidth, parallel=limits.parallel)
+    applied = Applied(revision=Revision("r"), digest=Digest("d2"), at=Wall(1), weights=settings)
     await node.store.put(keys.APPLIED, codec.encode(applied))
     async with node.agent():
         await eventually(lambda: cache.wanted, "marked", timeout=10)
         assert cache.wanted == {SPEC.source, small.source}, "a smaller level's too"
+        assert cache.limits == limits
+        await node.store.put(keys.APPLIED, codec.encode(replace(applied, weights=WeightsSettings())))
+        await eventually(lambda: cache.limits == FetchLimits(), "downloads under way are told of other limits")
