@@ -10,7 +10,7 @@ from starlette.responses import Response
 from llmgw.admin import reading
 from llmgw.admin.answers import NotThere, answer
 from llmgw.admin.bodies import read_body
-from llmgw.admin.reading import Seen
+from llmgw.admin.member_views import member_row, member_rows
 from llmgw.admin.shapes import VERSION, MemberRow
 from llmgw.catalog.yamldoc import quoted
 from llmgw.clock import Clock
@@ -40,8 +40,6 @@ class RestartRequest:
 
 MEMBERS: Final = {"members": MembersOutput}
 
-_ORDER: Final = (Role.UP, Role.AGENT, Role.GATEWAY, Role.CONTROLLER)
-
 
 def member_routes(store: Store, clock: Clock) -> APIRouter:
     routes = APIRouter()
@@ -59,33 +57,9 @@ def member_routes(store: Store, clock: Clock) -> APIRouter:
             raise NotThere(f"no {quoted(asked.role)} named {quoted(asked.name)} lives")
         order = RestartOrder(instance=asked.instance, at=clock.now().wall, by=asked.by.strip()[:200] or "someone")
         await store.put(keys.restart(asked.role, asked.name), encode(order))
-        return answer(MembersOutput(members=tuple(_row(each, seen) for each in found)))
+        return answer(MembersOutput(members=tuple(member_row(each, seen) for each in found)))
 
     return routes
-
-
-def member_rows(seen: Seen) -> tuple[MemberRow, ...]:
-    """Agents, gateways, controllers that stand by, and last the one that leads."""
-    rows = [_row(each, seen) for each in seen.members]
-    return tuple(sorted(rows, key=lambda row: (_ORDER.index(Role(row.role)), row.state == "leads", row.name)))
-
-
-def _row(member: Member, seen: Seen) -> MemberRow:
-    leads = member.role is Role.CONTROLLER and seen.leader is not None and seen.leader.name == member.name
-    state = "" if member.role is not Role.CONTROLLER else "leads" if leads else "stands by"
-    return MemberRow(
-        role=member.role,
-        name=member.name,
-        state=state,
-        since=seen.leader.at if leads and seen.leader is not None else member.since,
-        started=member.since,
-        version=member.version,
-        host=member.host,
-        pid=member.pid,
-        url=member.url,
-        serves=member.serves,
-        instance=member.instance,
-    )
 
 
 def agent_urls(members: Iterable[Member]) -> dict[str, str]:

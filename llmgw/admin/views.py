@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from llmgw import __version__
-from llmgw.admin.members import member_rows
+from llmgw.admin.member_views import member_rows
 from llmgw.admin.node_views import node_row
 from llmgw.admin.reading import Seen
 from llmgw.admin.shapes import (
@@ -24,7 +24,7 @@ from llmgw.admin.shapes import (
     StoppedRow,
     SuspendedRow,
 )
-from llmgw.catalog.live import Held
+from llmgw.catalog.holds import Held
 from llmgw.catalog.spec import ModelSpec
 from llmgw.errors import Problem
 from llmgw.facts import Event, Footprint, Phase, Progress, ReplicaFact, Suspension

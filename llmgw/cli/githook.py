@@ -137,14 +137,13 @@ def _plan(catalog: "Catalog", source: "Source", state: Path) -> None:
 
 
 def post_receive(updates: Sequence[Update], served: str, state: Path) -> int:
-    from llmgw.admin.syncing import SyncOutput, SyncRequest
     from llmgw.cli.client import connect
 
     if not any(update.ref == served and not update.deletes for update in updates):
         return 0
     try:
         client = replace(connect(state, None), timeout=AT_ONCE)
-        client.post("sync", SyncOutput, SyncRequest(patience=0))
+        client.post("sync", dict, {"patience": 0})
         say("llmgw: the daemon takes it in now: `llmgw status` shows how far it is")
     except (LlmgwError, OSError) as error:
         say(f"llmgw: warning: no daemon could be told; one that follows this repository finds it by itself: {error}")
