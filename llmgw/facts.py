@@ -58,7 +58,6 @@ class Failure:
     kind: FailureKind
     reason: str  #: one line, for the operator
     at: Wall
-    damaged: bool = False  #: a file of it may not be what was fetched; nobody has looked yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

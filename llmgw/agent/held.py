@@ -64,8 +64,8 @@ class Held:
             return Failure(kind=kind, reason=reason, at=self._around.clock.now().wall)
         return launch.failure(self.record, self._around, kind, reason, logs.tail(self.log), quote=quote)
 
-    async def judge(self, exit: Exit) -> tuple[Failure, bool]:
-        """Why the process ended unasked, and whether it was but a port clash."""
+    async def judge(self, exit: Exit) -> launch.Judged:
+        """Why the process ended unasked."""
         assert self.record is not None
         killed_in = self._oom_kills.grown()
         left = await self._left_behind() if exit.code == 0 else ()

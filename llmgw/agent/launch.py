@@ -5,7 +5,7 @@ import signal
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from llmgw.agent import logs, process, records, scopes, spawn
 from llmgw.agent.around import Around
@@ -122,10 +122,22 @@ def stop_environment(record: Record, secret: bytes) -> dict[str, str]:
     return env
 
 
+class Judged(NamedTuple):
+    """What an unrequested end means; the rest as in engine.api.Verdict."""
+
+    failure: Failure
+    port_clash: bool = False
+    damaged: bool = False
+
+    def retried(self) -> Failure:
+        """Where nobody can look at files now: the next launch will tell whether they are damaged."""
+        return replace(self.failure, kind=FailureKind.CRASH) if self.damaged else self.failure
+
+
 def judge(
     record: Record, around: Around, exit: Exit, *, left: tuple[int, ...] = (), killed_in: str | None = None
-) -> tuple[Failure, bool]:
-    """What an unrequested end means, and whether it was but a port clash.
+) -> Judged:
+    """What an unrequested end means.
 
     `left`: pids of what a wrapper that exited 0 left running. `killed_in`: the control group in which the kernel
     killed a process for want of memory just before.
@@ -150,7 +162,7 @@ def judge(
         if itself and verdict.kind is not FailureKind.OOM:  # its own log cannot know
             verdict = Verdict(kind=FailureKind.OOM, reason=f"out of memory: the kernel killed it (cgroup {killed_in})")
     told = failure(record, around, verdict.kind, verdict.reason, text)
-    return replace(told, damaged=verdict.damaged), verdict.port_clash
+    return Judged(told, verdict.port_clash, verdict.damaged)
 
 
 def _classify(record: Record, around: Around, exit: Exit, text: str) -> Verdict:
@@ -174,7 +186,7 @@ def lost(record: Record, around: Around) -> Failure:
         return failure(
             record, around, FailureKind.NODE, "the machine or its container was restarted", text, quote=False
         )
-    found, _ = judge(record, around, Exit())
+    found = judge(record, around, Exit()).retried()
     return replace(found, reason=f"it ended while llmgw was away: {found.reason}")
 
 

@@ -134,9 +134,7 @@ class Broke:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """No process of the replica is left: proven, not assumed. `failure`: what it failed with after all."""
-
-    failure: Failure | None = None
+    """No process of the replica is left: proven, not assumed."""
 
 
 Event = (
@@ -298,8 +296,7 @@ class Lifecycle:
 
     def _stopping(self, event: Event, now: Instant) -> tuple[Effect, ...]:
         match event:
-            case Gone(found) if self.failure is not None and not self._stop_wanted:
-                self.failure = found or self.failure
+            case Gone() if self.failure is not None and not self._stop_wanted:
                 return self._enter(Phase.FAILED, now, Do.FINISH, Tell("failed", self.failure.reason))
             case Gone():
                 self.failure = None

@@ -13,6 +13,7 @@ from llmgw.agent import launch, starting
 from llmgw.agent import lifecycle as life
 from llmgw.agent.around import Around
 from llmgw.agent.coming import Coming
+from llmgw.agent.doubting import doubted
 from llmgw.agent.ending import Target
 from llmgw.agent.held import Held
 from llmgw.agent.inventory import Resident
@@ -71,6 +72,7 @@ class Replica:
         self._load: EngineLoad | None = None
         self._used = asyncio.Event()
         self._hurried = asyncio.Event()  #: somebody waits for its end
+        self._judging = False  #: its process has ended, and why is about to be told
 
     # -- what it is told
 
@@ -311,7 +313,7 @@ class Replica:
             return life.ProbesFailed(held.failure(FailureKind.TERMINAL, str(error)))
         failure = await starting.until_ready(engine, self.assignment, held, clock, self._ready_by)
         if failure is not None:
-            return life.ProbesFailed(failure)
+            return None if self._judging else life.ProbesFailed(failure)
         # Another program on its port may have answered in its place: its own exit then tells.
         return life.ProbesPassed() if held.alive else None
 
@@ -383,22 +385,7 @@ class Replica:
 
     async def _end(self) -> life.Event | None:
         await self._held.end()
-        return life.Gone(await self._doubted())
-
-    async def _doubted(self) -> Failure | None:
-        """What it failed with, where a look at its files tells more than its last words did; None: as known."""
-        failure, doubt = self._life.failure, self._around.doubt
-        if failure is None or not failure.damaged or doubt is None:
-            return None
-        looking = asyncio.ensure_future(doubt.look(failure, self.assignment.profile.roles))
-        hurried = asyncio.ensure_future(self._hurried.wait())
-        try:
-            await asyncio.wait({looking, hurried}, return_when=asyncio.FIRST_COMPLETED)
-            return looking.result() if looking.done() else None
-        finally:
-            for task in (looking, hurried):
-                task.cancel()
-            await asyncio.wait({looking, hurried})
+        return life.Gone()
 
     async def _finish(self) -> life.Event | None:
         await self._held.put_away(self._life.failure)
@@ -409,9 +396,15 @@ class Replica:
             self._tasks.start(self._judge(exit), f"replica {self.id}: judge")
 
     async def _judge(self, exit: Exit) -> None:
+        self._judging = True
         try:
-            failure, clash = await self._held.judge(exit)
+            judged = await self._held.judge(exit)
+            failure = judged.failure
+            if judged.damaged:
+                failure = await doubted(judged, self._life.phase, self.assignment, self._around, self._hurried)
         except Exception as error:
             log.exception("exit_not_judged", replica=self.id)
-            failure, clash = self._held.failure(FailureKind.CRASH, f"ended with {exit}; {error!r}"), False
-        self._post(life.Exited(failure, port_clash=clash))
+            failure = self._held.failure(FailureKind.CRASH, f"ended with {exit}; {error!r}")
+            judged = launch.Judged(failure)
+        self._post(life.Exited(failure, port_clash=judged.port_clash))
+        self._judging = False

@@ -45,16 +45,16 @@ class Doubt:
                 continue
             try:
                 if (count := self._upkeep.set_aside_before(entry)) >= MOST_ASIDE:
-                    return replace(failure, damaged=False, reason=f"{failure.reason}; {_again(count, entry)}")
+                    return replace(failure, reason=f"{failure.reason}; {_again(count, entry)}")
                 trouble += await self._verify(entry)
                 sound = True
             except (Refusal, OSError) as error:
                 log.warning("entry_not_verified", entry=entry, error=str(error))
         if trouble:
             reason = f"its weights were damaged on the disk ({'; '.join(trouble)}): set aside, and fetched anew"
-            return replace(failure, kind=FailureKind.FETCH, damaged=False, reason=reason)
+            return replace(failure, kind=FailureKind.FETCH, reason=reason)
         more = "; its files on the disk are as they were fetched" if sound else ""
-        return replace(failure, damaged=False, reason=f"{failure.reason}{more}")
+        return replace(failure, reason=f"{failure.reason}{more}")
 
     async def _verify(self, entry: str) -> tuple[str, ...]:
         now = self._clock.now().mono
