@@ -81,7 +81,7 @@ def create_app(
 
     async def call() -> None:
         if leads() and refresh is not None:
-            await refresh(0)
+            await refresh(0, False)
         elif controller is not None:
             await tell_leader(store, token, "/api/v1/sync", SyncRequest(patience=0))
 

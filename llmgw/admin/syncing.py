@@ -19,9 +19,10 @@ from llmgw.errors import CatalogInvalid
 LONGEST: Final = 600.0
 """Seconds that an answer may be waited for."""
 
-Refresh = Callable[[float], Awaitable[tuple[CatalogState, bool]]]
+Refresh = Callable[[float, bool], Awaitable[tuple[CatalogState, bool]]]
 """Has the source looked at now, and waits so many seconds until what is found there is in force, or refused: how the
-catalog stands then, and whether that came to be in time. 0: only has it looked at."""
+catalog stands then, and whether that came to be in time. 0: only has it looked at. Whether branches and tags of weights
+are asked for what they are at now."""
 
 
 Read = Callable[[str | None], Awaitable[Catalog]]
@@ -45,9 +46,11 @@ class SyncOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncRequest:
-    """The body of `POST /api/v1/sync`. `patience`: seconds to wait for; 0: not at all."""
+    """The body of `POST /api/v1/sync`. `patience`: seconds to wait for; 0: not at all. `weights`: also ask what the
+    branches and tags of weights are at now."""
 
     patience: float = 60.0
+    weights: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +84,7 @@ def sync_routes(refresh: Refresh | None, read: Read | None) -> APIRouter:
         asked = await read_body(request, SyncRequest)
         if refresh is None:
             raise HTTPException(404, "no controller here")
-        state, done = await refresh(min(max(asked.patience, 0.0), LONGEST))
+        state, done = await refresh(min(max(asked.patience, 0.0), LONGEST), asked.weights)
         return answer(
             SyncOutput(
                 done=done,

@@ -22,6 +22,7 @@ from llmgw.plan import Rollout
 from llmgw.store import codec, keys
 from llmgw.store.api import Store
 from llmgw.store.values import Applied
+from llmgw.weights.lookup import WantedSources
 from llmgw.weights.naming import canonical
 
 log = structlog.get_logger("llmgw.agent")
@@ -143,7 +144,7 @@ class Reporter:
     ) -> None:
         in_use, catalog = self._in_use(), self._wanted.applied
         weights = await asyncio.to_thread(around.cache.facts, (*self._wanted.specs(), *in_use))
-        used = {spec.source for spec in in_use}
+        used = WantedSources(canonical(spec.source) for spec in in_use)
         report = NodeReport(
             node=around.node,
             at=around.clock.now().wall,

@@ -33,6 +33,7 @@ from llmgw.store.values import (
 from llmgw.tasks import Tasks
 from llmgw.units import Bytes, format_bytes
 from llmgw.weights.doomed import Refusal
+from llmgw.weights.lookup import WantedSources
 from llmgw.weights.naming import canonical
 from llmgw.weights.upkeep import Asker, Upkeep
 
@@ -154,7 +155,7 @@ class Orders:
             return "there is no such entry"
         if self.upkeep.is_corrupt(entry):
             return None
-        if source in self.in_use():
+        if source in WantedSources(self.in_use()):
             return "in use"
         models = [
             decode(e.value, ModelSpec) for e in (await self.store.list(f"{keys.MODELS}{applied.digest}/")).entries
@@ -167,7 +168,7 @@ class Orders:
             return "the catalog in force wants it"
         nodes = (await self.store.list(keys.NODES)).entries  # every node's: caches may be shared
         held = (decode(e.value, Assignment).profile for e in nodes if "/assignments/" in e.key)
-        if any(canonical(each.source) == source for profile in held for each in profile.every_file):
+        if source in WantedSources(canonical(each.source) for profile in held for each in profile.every_file):
             return "a replica is assigned to it"
         return None
 

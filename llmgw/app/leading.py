@@ -117,8 +117,8 @@ class Leading:
     async def read(self, revision: str | None) -> Catalog:
         return await self._leader().comparing.read(revision)
 
-    async def refresh(self, patience: float) -> tuple[CatalogState, bool]:
-        return await self._leader().sync.refresh(patience)
+    async def refresh(self, patience: float, weights: bool = False) -> tuple[CatalogState, bool]:
+        return await self._leader().sync.refresh(patience, weights)
 
     def collect(self) -> Iterable[Metric]:
         """The leader's metrics of passes."""

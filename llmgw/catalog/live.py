@@ -94,6 +94,10 @@ class LiveCatalog:
             self._current = catalog
         return not same
 
+    def complete(self, catalog: Catalog) -> None:
+        """The catalog in force, of which more is known now: its digest and revision are the same."""
+        self._current = catalog
+
     def reject(
         self,
         revision: Revision | None,

@@ -41,6 +41,13 @@ class WeightsSpec:
     token: SecretRef | None = None  #: shown to the source's own server, on the node that fetches
     insecure: bool = False  #: `http://` to a machine other than the node itself is meant
     endpoint: str | None = None  #: the hub that is asked for it, where that is not the public one
+    written: str | None = None  #: as the catalog names it, where `source` is the revision that was resolved to
+    found: Bytes | None = None  #: its size as the source told it
+
+    @property
+    def expected(self) -> Bytes | None:
+        """Bytes: as the source tells, else as declared."""
+        return self.size if self.found is None else self.found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

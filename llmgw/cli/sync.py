@@ -16,6 +16,9 @@ def sync(
     timeout: Annotated[
         str, typer.Option("--timeout", metavar="TIME", help="How long to wait for it. 0: not at all.")
     ] = "60s",
+    weights: Annotated[
+        bool, typer.Option("--weights", help="Also take up what branches and tags of weights are at now.")
+    ] = False,
     state: State = None,
     admin: Admin = None,
     output: Output = OutputFormat.TABLE,
@@ -29,6 +32,7 @@ def sync(
     Example:
       llmgw sync
       llmgw sync --timeout 5m
+      llmgw sync --weights
     """
     from llmgw.admin.syncing import SyncOutput, SyncRequest
     from llmgw.cli.client import connect
@@ -37,7 +41,7 @@ def sync(
     patience = duration(timeout, "--timeout")
     client = connect(state_root(state), admin)
     client = replace(client, timeout=client.timeout + patience)
-    answer = client.post("sync", SyncOutput, SyncRequest(patience=patience))
+    answer = client.post("sync", SyncOutput, SyncRequest(patience=patience, weights=weights))
     if wants_json(output, as_json):
         print_json(answer)
     else:

@@ -21,7 +21,7 @@ from llmgw.plan import Levels
 from llmgw.units import Bytes
 from llmgw.weights.footprint import guess_of
 from llmgw.weights.lookup import on_node
-from llmgw.weights.naming import canonical
+from llmgw.weights.naming import canonical, stem
 
 log = structlog.get_logger("llmgw.engine")
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 SHRUNK: Final = (Level.DEGRADED, Level.MINIMAL)
 
 _Index = Mapping[str, tuple[WeightsFact, ...]]
-"""By canonical source: what nodes have of it, each content once."""
+"""By canonical source without its revision: what nodes have of it, each content once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class _Case:
         self._shrunk = shrunk
         everything = (full, *(profile for _, profile in shrunk))
         self.sources = tuple(
-            sorted({canonical(spec.source) for profile in everything for spec in profile.roles.values()})
+            sorted({stem(canonical(spec.source)) for profile in everything for spec in profile.roles.values()})
         )
         self._seen: object = None  #: nothing yet, which no weights are equal to
         self.footprints: dict[tuple[SpecDigest, Level], Footprint] = {}
@@ -138,7 +138,7 @@ def _shrunk(profile: ProfileSpec, level: Level, engine: Engine | None) -> Profil
 def _footprint(
     profile: ProfileSpec, level: Level, index: _Index, engines: Mapping[EngineName, Engine]
 ) -> Footprint | None:
-    """Declared, else estimated by the engine from the weights on any node, else guessed from the declared size.
+    """Declared, else estimated by the engine from the weights on any node, else guessed from the size that is expected.
 
     `memory` is of devices where the profile uses some; what the host holds besides is `host_memory`, else estimated.
     None: unknown, which is never taken for 0.
@@ -161,14 +161,14 @@ def _estimate(
 ) -> Footprint | None:
     here: dict[str, WeightsFact] = {}
     for role, spec in profile.roles.items():
-        if (fact := on_node(index.get(canonical(spec.source), ()), spec)) is not None:
+        if (fact := on_node(index.get(stem(canonical(spec.source)), ()), spec)) is not None:
             here[role] = fact
     engine = engines.get(profile.engine)
     if engine is not None:
         estimate = _asked(engine, "footprint_failed", lambda: engine.footprint(profile, here, level), Footprint)
         if estimate is not None:
             return estimate
-    sizes = [here[role].size if role in here else spec.size for role, spec in profile.roles.items()]
+    sizes = [here[role].size if role in here else spec.expected for role, spec in profile.roles.items()]
     known = [size for size in sizes if size is not None]
     if not known or len(known) < len(sizes):
         return None
@@ -179,8 +179,8 @@ def _indexed(reports: Iterable[NodeReport], sources: frozenset[str]) -> dict[str
     found: dict[str, dict[tuple[object, ...], WeightsFact]] = {}
     for report in sorted(reports, key=lambda report: report.node):
         for fact in report.weights:
-            if fact.complete and fact.source in sources:
-                found.setdefault(fact.source, {}).setdefault((fact.entry, fact.size, fact.sha256), fact)
+            if fact.complete and (name := stem(fact.source)) in sources:
+                found.setdefault(name, {}).setdefault((fact.entry, fact.size, fact.sha256), fact)
     return {source: tuple(facts.values()) for source, facts in found.items()}
 
 

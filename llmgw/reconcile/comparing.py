@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from llmgw.catalog.live import LiveCatalog
 from llmgw.catalog.load import load_catalog
 from llmgw.catalog.place import Place
+from llmgw.catalog.resolving import resolutions_of, resolved
 from llmgw.catalog.spec import Catalog
 from llmgw.engine.manager import Engines
 
@@ -24,7 +25,7 @@ class Comparing:
         Raises CatalogInvalid and CatalogUnreadable.
         """
         other = catalog if catalog is not None else await asyncio.to_thread(self._at)
-        return self.live.current, other
+        return self.live.current, resolved(other, resolutions_of(self.live.current))
 
     async def read(self, revision: str | None) -> Catalog:
         """The followed one as it stands there, or at a revision. Raises CatalogInvalid and CatalogUnreadable."""

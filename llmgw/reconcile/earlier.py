@@ -7,6 +7,7 @@ from pathlib import Path
 
 from llmgw.catalog import kept
 from llmgw.catalog.load import load_catalog
+from llmgw.catalog.resolving import at, resolved
 from llmgw.catalog.source import Source
 from llmgw.catalog.spec import Catalog
 from llmgw.catalog.yamldoc import quoted
@@ -18,7 +19,6 @@ from llmgw.store import keys
 from llmgw.store.api import Store
 from llmgw.store.codec import decode
 from llmgw.store.values import HistoryEntry, Pinned
-from llmgw.weights.naming import canonical
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,23 +57,26 @@ class Earlier:
         if catalog is not None:
             return catalog
         try:
-            catalog = await asyncio.to_thread(self._from_git, revision)
+            catalog = await self._at(revision, digest)
         except (NoSuchRevision, CatalogUnreadable):
             return None
         return catalog if catalog.digest == digest else None
 
     async def _of(self, revision: Revision, digest: Digest) -> Catalog:
         catalog = await asyncio.to_thread(kept.find, self.last_good, digest)
-        if catalog is None:
-            catalog = await asyncio.to_thread(self._from_git, revision)
-        return catalog
+        return catalog if catalog is not None else await self._at(revision, digest)
+
+    async def _at(self, revision: Revision, digest: Digest) -> Catalog:
+        """From git, with its moving sources at what they were then."""
+        then = next((entry.resolved for entry in await self._history() if entry.digest == digest), {})
+        return resolved(await asyncio.to_thread(self._from_git, revision), at(then))
 
     def _from_git(self, revision: str) -> Catalog:
         try:
             source = self.read(revision)
         except CatalogUnreadable as error:
             raise NoSuchRevision(f"{error}; `llmgw history` lists what was in force") from error
-        return load_catalog(source, self.engines.rules(), canonical=canonical).catalog
+        return load_catalog(source, self.engines.rules(), canonical=self.engines.canonical).catalog
 
     async def _history(self) -> Sequence[HistoryEntry]:
         entries = (await self.store.list(keys.HISTORY)).entries

@@ -7,6 +7,7 @@ from dataclasses import replace
 from llmgw.catalog.live import LiveCatalog
 from llmgw.catalog.load import Loaded, load_catalog
 from llmgw.catalog.place import Place
+from llmgw.catalog.resolving import resolutions_of, resolved
 from llmgw.catalog.spec import Catalog, WeightsSpec
 from llmgw.clock import Clock
 from llmgw.engine.manager import Engines
@@ -59,6 +60,7 @@ class Foresight:
         store raises.
         """
         loaded = Loaded(catalog=catalog) if catalog is not None else await asyncio.to_thread(self._load)
+        loaded = replace(loaded, catalog=resolved(loaded.catalog, resolutions_of(self._live.current)))
         before, now, sizes = self._live.current, self._clock.now(), Sizes(self._engines)
         rolling = rollouts.relevant(loaded.catalog, await rollouts.read(self._store))
         catalog = effective(loaded.catalog, rolling)

@@ -88,6 +88,7 @@ class CatalogSync:
         self._unwritten: str | None = None  #: why the newest could not be taken in yet
         self._lost: Pinned | None = None  #: a rollback whose content cannot be had
         self._afresh = False  #: what branches and tags are at is to be asked anew
+        self._retry_sources = False  #: and where that failed a moment ago
         self._resolver = Resolver(
             engines.sources, store=store, clock=clock, record=record, changed=lambda: self._arrived.set()
         )
@@ -117,7 +118,7 @@ class CatalogSync:
     async def refresh(self, patience: float, weights: bool = False) -> tuple[CatalogState, bool]:
         """Look at the source now: how the catalog stands once what was found is taken in, or refused, and whether that
         is so within `patience` seconds; 0: only ask for it. `weights`: what branches and tags are at is asked anew."""
-        self._afresh = self._afresh or weights
+        self._afresh, self._retry_sources = self._afresh or weights, True
         asked = self._place.asks.ask()
         try:
             async with asyncio.timeout(patience):
@@ -187,7 +188,9 @@ class CatalogSync:
 
     async def _resolved(self, loaded: Loaded, before: Catalog | None) -> Loaded:
         afresh, self._afresh = self._afresh, False
-        return replace(loaded, catalog=await self._resolver.resolved(loaded.catalog, before, afresh=afresh))
+        retry, self._retry_sources = self._retry_sources, False
+        catalog = await self._resolver.resolved(loaded.catalog, before, afresh=afresh, retry=retry)
+        return replace(loaded, catalog=catalog)
 
     async def _known_before(self) -> Catalog | None:
         """What was in force when llmgw ended: there it still is, or on disk."""
@@ -255,7 +258,8 @@ class CatalogSync:
         if before is not None and (before.digest, before.revision) == (catalog.digest, catalog.revision):
             self._live.accept(catalog, now)  # an earlier problem is over
             if before.models != catalog.models:  # a source has told how large its files are
-                await publish(self._store, catalog, now, before=before)
+                began = Instant(now.mono, self._live.state().applied_at or now.wall)
+                await publish(self._store, catalog, began, before=before)
                 self._live.complete(catalog)
                 return
             if self._unwritten is None and not quietly:

@@ -10,6 +10,7 @@ from llmgw.plan import Reason, Rejection
 from llmgw.schedule.room import usable
 from llmgw.units import Bytes
 from llmgw.weights.lookup import on_node
+from llmgw.weights.naming import stem
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Filters:
 
     def no_disk(self, node: NodeName, *profiles: ProfileSpec) -> Rejection | None:
         """Whether what is missing of the weights of these, all of them, would not fit, beside what is under way."""
-        missing = {spec.source: spec.size or 0 for profile in profiles for spec in self.missing(profile, node)}
+        missing = {spec.source: spec.expected or 0 for profile in profiles for spec in self.missing(profile, node)}
         if not missing:
             return None
         report, coming = self._observed.nodes[node], self._coming.get(node, {})
@@ -87,12 +88,12 @@ class Filters:
     def missing(self, profile: ProfileSpec, node: NodeName) -> list[WeightsSpec]:
         """Of its files, those that the node does not hold."""
         here = self._on(node)
-        return [spec for spec in profile.roles.values() if on_node(here.get(spec.source, ()), spec) is None]
+        return [spec for spec in profile.roles.values() if on_node(here.get(stem(spec.source), ()), spec) is None]
 
     def will_fetch(self, profile: ProfileSpec, node: NodeName) -> None:
         """Count the disk that a launch is about to fill."""
         for spec in self.missing(profile, node):
-            self._coming.setdefault(node, {}).setdefault(spec.source, spec.size or 0)
+            self._coming.setdefault(node, {}).setdefault(spec.source, spec.expected or 0)
 
     def holders(self, profile: ProfileSpec) -> set[NodeName] | None:
         """The nodes that seem to hold all of its files; None: it needs none."""
@@ -112,7 +113,7 @@ class Filters:
         if found is None:
             found = self._weights[node] = {}
             for fact in self._observed.nodes[node].weights:
-                found.setdefault(fact.source, []).append(fact)
+                found.setdefault(stem(fact.source), []).append(fact)
         return found
 
     def _note_fetch(self, replica: ReplicaFact) -> None:
@@ -122,7 +123,7 @@ class Filters:
             return
         done = replica.progress.done if replica.progress else 0
         for spec in self.missing(named[0], replica.node):
-            left = max(0, (spec.size or 0) - done)
+            left = max(0, (spec.expected or 0) - done)
             self._coming.setdefault(replica.node, {}).setdefault(spec.source, left)
 
     def _misplaced(self, model: ModelSpec, node: NodeName) -> str:

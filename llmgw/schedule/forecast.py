@@ -240,8 +240,8 @@ def _fetched(spec: WeightsSpec, sizes: Mapping[str, Bytes], now: Instant) -> Wei
 
 
 def size_of(spec: WeightsSpec, sizes: Mapping[str, Bytes]) -> Bytes | None:
-    """As declared, else as some node has it (`sizes`, by canonical source); None: nobody knows."""
-    return spec.size if spec.size is not None else sizes.get(canonical(spec.source))
+    """As its source or the catalog tells, else as a node has it (`sizes`, by canonical source); None: nobody knows."""
+    return spec.expected if spec.expected is not None else sizes.get(canonical(spec.source))
 
 
 def _device(device: DeviceFact, before: Iterable[ReplicaFact], after: Iterable[ReplicaFact]) -> DeviceFact:

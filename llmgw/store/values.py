@@ -70,6 +70,9 @@ class HistoryEntry:
     at: Wall
     sources: tuple[str, ...] = ()
     models: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  #: the same, by the model that wanted them
+    resolved: Mapping[str, str] = field(default_factory=dict)
+    """What moving sources were at, by what the documents call them."""
+    packed: str = ""  #: in place of the three, where they are large: `histories.decode_entry`
 
 
 class ConditionType(StrEnum):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from llmgw.facts import WeightsFact
 from llmgw.ids import Digest, Revision
 from llmgw.units import Bytes, Instant, Seconds, format_seconds
+from llmgw.weights.lookup import WantedSources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,19 +50,21 @@ def listing(
 ) -> tuple[Listed, ...]:
     """Every entry that the catalog in force does not want, largest first.
 
-    `wanted`, `in_use` and `being_fetched` are canonical sources; `history` is oldest first; `stale` says why the
+    `wanted`, `in_use` and `being_fetched` are canonical sources (one whose revision was never resolved keeps all of its
+    repository); `history` is oldest first; `stale` says why the
     catalog is not surely the operator's latest (invalid, unreadable, held): then nothing is removable. The order of
     reasons: stale, pinned, in use, being fetched, a kept revision wants it, too young. Files served in place are
     somebody else's and never listed. A corrupt entry is of no use to anybody: its age alone counts. An unfinished
     download counts as last wanted when something of it last came.
     """
-    kept = kept_revisions(history, keep_revisions)
+    kept = [(applied.revision, WantedSources(applied.sources)) for applied in kept_revisions(history, keep_revisions)]
+    now_wanted, used, coming = WantedSources(wanted), WantedSources(in_use), WantedSources(being_fetched)
     found = []
     for fact in entries:
-        if fact.entry is None or (fact.source in wanted and not fact.corrupt):
+        if fact.entry is None or (fact.source in now_wanted and not fact.corrupt):
             continue
         age = now.since(fact.last_wanted)
-        reason = stale or _hold(fact, in_use, being_fetched) or _revision(fact, kept, keep_revisions)
+        reason = stale or _hold(fact, used, coming) or _revision(fact, kept, keep_revisions)
         if reason is None and age < min_age:
             reason = f"too young (last wanted {format_seconds(age)} ago, kept for {format_seconds(min_age)})"
         found.append(
@@ -94,7 +97,7 @@ def kept_revisions(history: Sequence[Applied], keep: int) -> tuple[Applied, ...]
     return tuple(kept.values())
 
 
-def _hold(fact: WeightsFact, in_use: Collection[str], being_fetched: Collection[str]) -> str | None:
+def _hold(fact: WeightsFact, in_use: WantedSources, being_fetched: WantedSources) -> str | None:
     if fact.pinned is not None:
         return f"pinned by {fact.pinned}"
     if fact.corrupt:  # what is used or fetched is another copy
@@ -104,10 +107,10 @@ def _hold(fact: WeightsFact, in_use: Collection[str], being_fetched: Collection[
     return "being fetched" if fact.source in being_fetched else None
 
 
-def _revision(fact: WeightsFact, kept: Sequence[Applied], keep: int) -> str | None:
+def _revision(fact: WeightsFact, kept: Sequence[tuple[Revision, WantedSources]], keep: int) -> str | None:
     if fact.corrupt:
         return None
-    for number, applied in enumerate(kept, start=1):
-        if fact.source in applied.sources:
-            return f"revision {applied.revision[:12]} is {number} of {keep}"
+    for number, (revision, wanted) in enumerate(kept, start=1):
+        if fact.source in wanted:
+            return f"revision {revision[:12]} is {number} of {keep}"
     return None

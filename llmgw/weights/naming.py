@@ -158,6 +158,7 @@ def is_held_as(wanted: str, held: str) -> bool:
     return wanted == held or (is_moving(wanted) and stem(wanted) == stem(held))
 
 
+@lru_cache(maxsize=8192)
 def repository(source: str) -> str:
     """Of a canonical source: what has revisions as a whole."""
     found = parse(source) if source.startswith(f"{hubnames.SCHEME}://") else None

@@ -42,7 +42,7 @@ class Caller:
             webhook=None if secret is None else known,
         )
 
-    async def _refresh(self, patience: float) -> tuple[CatalogState, bool]:
+    async def _refresh(self, patience: float, weights: bool) -> tuple[CatalogState, bool]:
         self.looks += 1
         return CatalogState(source="x", attempted=Revision("abc"), applied=Revision("abc")), patience > 0
 

@@ -69,6 +69,8 @@ WRITTEN_AS = {
     (spec.ScalingSpec, "windows"): "schedule",
     (spec.Window, "start"): "from",
     (spec.Window, "end"): "to",
+    (spec.WeightsSpec, "written"): None,  # what becomes of `source`
+    (spec.WeightsSpec, "found"): None,  # what the source tells
     (spec.WeightsSpec, "endpoint"): None,  # as `weights.hub_endpoint` of the Cluster document
 }
 """Where a document calls a field otherwise."""

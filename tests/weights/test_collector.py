@@ -110,3 +110,19 @@ def test_nothing_that_anyone_may_want_is_ever_removable(
             assert entry.source not in wanted | recent
             assert not by_source[entry.source].in_use
             assert NOW.since(by_source[entry.source].last_wanted) >= DAY
+
+
+ONE, OTHER, ELSEWHERE = f"hf://o/r/a.gguf@{'ab' * 20}", f"hf://o/r/b.gguf@{'cd' * 20}", f"hf://o/s/a.gguf@{'ab' * 20}"
+
+
+def test_a_source_whose_revision_nobody_resolved_keeps_every_entry_of_its_repository() -> None:
+    facts = [fact(source) for source in (ONE, OTHER, ELSEWHERE)]
+    assert set(reasons(*facts, wanted={"hf://o/r/a.gguf@v1"})) == {ELSEWHERE}
+    assert reasons(*facts, in_use={"hf://o/r/c.gguf"})[OTHER] == "kept: in use"
+    assert reasons(*facts, history=[applied("rev", "hf://o/r/c.gguf")])[ONE] == "kept: revision rev is 1 of 3"
+    assert reasons(*facts, being_fetched={"hf://o/r"})[ELSEWHERE].startswith("removable")
+
+
+def test_a_resolved_source_keeps_its_own_revision_alone() -> None:
+    older = f"{ONE[:-40]}{'ef' * 20}"
+    assert reasons(fact(ONE), fact(older), wanted={ONE}) == {older: "removable: last wanted 10d ago"}
