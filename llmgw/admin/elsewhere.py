@@ -6,7 +6,7 @@ An engine's log lies where the engine runs. All processes of a fleet know the sa
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlencode
 
 import httpx
 import msgspec
@@ -20,6 +20,7 @@ from llmgw.admin.answers import failure
 from llmgw.admin.members import agent_urls
 from llmgw.admin.reading import Seen
 from llmgw.admin.shapes import NOT_THERE, ErrorOutput
+from llmgw.admin.wandering import Answer, Open, Wandering
 from llmgw.errors import RetryableError
 from llmgw.ids import ModelName
 from llmgw.store.api import Store
@@ -57,7 +58,16 @@ class Elsewhere:
         request = Request(scope, receive)
         body = await _body(request)
         answer = failure(413, "too_large", "too large") if body is None else await _ask(urls, request, body)
+        if isinstance(answer, Answer):
+            answer = self._streaming(answer, request)
         await answer(scope, receive, send)
+
+    def _streaming(self, answer: Answer, request: Request) -> Response:
+        reply, kind = answer.reply, answer.reply.headers.get("content-type")
+        if request.url.path == LOGS and _follows(request):
+            rows = Wandering(self._store, request.query_params.get("model", ""), _opener(request)).rows(answer)
+            return StreamingResponse(rows, reply.status_code, media_type=kind)
+        return StreamingResponse(_stream(answer), reply.status_code, media_type=kind)
 
     async def _whom(self, scope: Scope) -> Sequence[str]:
         """Who may know, first whom to ask first; nobody: we do, or can tell why nobody does."""
@@ -106,12 +116,11 @@ async def _body(request: Request) -> bytes | None:
     return bytes(found)
 
 
-async def _ask(urls: Sequence[str], request: Request, body: bytes) -> Response:
-    """The first answer that knows; else the last that does not."""
+async def _ask(urls: Sequence[str], request: Request, body: bytes) -> Answer | Response:
+    """The first answer that knows, still to be read; else the last that does not."""
     answer: Response | None = None
     for url in urls:
-        # A proxy from the environment has no business between us and our own.
-        client = httpx.AsyncClient(base_url=url, timeout=TIMEOUT, trust_env=False, verify=url.startswith("https:"))
+        client = _client(url)
         try:
             reply = await client.send(_question(client, request, body), stream=True)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -120,9 +129,7 @@ async def _ask(urls: Sequence[str], request: Request, body: bytes) -> Response:
             answer = answer or failure(502, "not_reached", f"{url}, which knows, cannot be asked: {why}")
             continue
         if reply.is_success:
-            return StreamingResponse(
-                _stream(client, reply), reply.status_code, media_type=reply.headers.get("content-type")
-            )
+            return Answer(client, reply)
         content = await reply.aread()
         await client.aclose()
         answer = Response(content, reply.status_code, media_type=reply.headers.get("content-type"))
@@ -131,24 +138,51 @@ async def _ask(urls: Sequence[str], request: Request, body: bytes) -> Response:
     return answer or failure(404, NOT_THERE, "nobody knows")
 
 
-def _question(client: httpx.AsyncClient, request: Request, body: bytes) -> httpx.Request:
+def _client(url: str) -> httpx.AsyncClient:
+    # A proxy from the environment has no business between us and our own.
+    return httpx.AsyncClient(base_url=url, timeout=TIMEOUT, trust_env=False, verify=url.startswith("https:"))
+
+
+def _question(client: httpx.AsyncClient, request: Request, body: bytes, query: bytes | None = None) -> httpx.Request:
     headers = Headers(scope=request.scope)
     passed = {name: headers[name] for name in ("authorization", "content-type") if name in headers}
     # A log that is followed has nothing to say for hours.
-    timeout = httpx.Timeout(None, connect=3.0) if request.query_params.get("follow") else TIMEOUT
-    url = httpx.URL(request.url.path, query=request.scope["query_string"])
+    timeout = httpx.Timeout(None, connect=3.0) if _follows(request) else TIMEOUT
+    url = httpx.URL(request.url.path, query=request.scope["query_string"] if query is None else query)
     return client.build_request(request.method, url, content=body, headers=passed, timeout=timeout)
 
 
-async def _stream(client: httpx.AsyncClient, reply: httpx.Response) -> AsyncIterator[bytes]:
+def _follows(request: Request) -> bool:
+    return request.query_params.get("follow", "").lower() in ("true", "1", "yes", "on")
+
+
+def _opener(request: Request) -> Open:
+    """Asks another agent the same, but for the number of lines."""
+
+    async def open(url: str, lines: int) -> Answer | None:
+        client = _client(url)
+        query = urlencode({**request.query_params, "lines": lines}).encode()
+        try:
+            reply = await client.send(_question(client, request, b"", query), stream=True)
+            if reply.is_success:
+                return Answer(client, reply)
+            await reply.aclose()
+        except (httpx.HTTPError, httpx.InvalidURL):
+            pass  # looked for again in a moment
+        await client.aclose()
+        return None
+
+    return open
+
+
+async def _stream(answer: Answer) -> AsyncIterator[bytes]:
     try:
-        async for part in reply.aiter_raw():
+        async for part in answer.reply.aiter_raw():
             yield part
     except httpx.HTTPError:  # it ended: the reader sees an answer that ends, as from a daemon that does
         return
     finally:
-        await reply.aclose()
-        await client.aclose()
+        await answer.close()
 
 
 def _knows_not(content: bytes) -> bool:
