@@ -221,7 +221,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """`catalog/rollouts/<model>`: a model on its way from profiles that served (`good`) to others, or back from them."""
+    """`catalog/rollouts/<model>`: a model on its way from profiles that served (`good`) to others, or back."""
 
     good: tuple[ProfileSpec, ...]
     good_revision: Revision  #: whose they are

@@ -25,6 +25,12 @@ def advice(
     if stopped:
         yield "`llmgw start` serves again"
         return
+    if model.rollout_failed:
+        yield f"its newest spec failed: put that right in the catalog, or try it again by `llmgw reset {model.name}`"
+        if ended:
+            yield f"`llmgw logs --previous {model.name}` has what the engine said last that failed"
+    if model.suspension is not None:
+        yield f"`llmgw resume {model.name}` has it looked after again"
     match model.state:
         case ModelState.READY:
             yield f'ask it something: `llmgw run {model.name} "Hello"`'

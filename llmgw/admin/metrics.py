@@ -91,6 +91,10 @@ def _models(seen: Seen) -> Iterator[Metric]:
     yield _gauges("llmgw_model_wanted", "Replicas of a model that are wanted.", ["model"], wanted)
     ready = [([name], status.ready if status else 0) for name, status in told]
     yield _gauges("llmgw_model_ready", "Replicas of a model that are ready, of those wanted.", ["model"], ready)
+    held = [([name], seen.models[name].suspend) for name, _ in told]
+    yield _gauges("llmgw_model_suspended", "1 while a model is suspended.", ["model"], held)
+    failed = [([name], status is not None and bool(status.rollout_failed)) for name, status in told]
+    yield _gauges("llmgw_model_rollout_failed", "1 while a model is as before its newest spec.", ["model"], failed)
     fallback = [([name], status is not None and status.fallback is not None) for name, status in told]
     yield _gauges("llmgw_model_on_fallback", "1 while another model serves in its place.", ["model"], fallback)
 

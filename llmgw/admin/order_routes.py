@@ -12,7 +12,7 @@ from llmgw.admin.bodies import read_body
 from llmgw.admin.model_routes import find_model
 from llmgw.admin.orders import HistoryOutput, HistoryRow, OrderOutput, RevisionRequest, SuspendRequest
 from llmgw.admin.reading import Seen
-from llmgw.catalog.live import HoldReason
+from llmgw.catalog.holds import HoldReason
 from llmgw.catalog.spec import Catalog
 from llmgw.catalog.yamldoc import quoted
 from llmgw.clock import Clock

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from llmgw.catalog.holds import Held
 from llmgw.catalog.spec import Catalog
 from llmgw.errors import Problem
 from llmgw.ids import Revision
@@ -16,31 +17,6 @@ from llmgw.units import Instant, Wall
 
 FORMAT: Final = 1
 """Of the last good catalog's file. One of another format is not read: the catalog itself is, as always."""
-
-
-class HoldReason(StrEnum):
-    """Why a valid revision is not put in force. One CamelCase word, as conditions have them."""
-
-    REMOVAL = "RemovalHeld"  #: it removes all models, or most of them
-    PROTECTED = "RemovalProtected"  #: it removes what is protected
-    UNSIGNED = "Unsigned"  #: nobody who is allowed to has signed it
-    SUSPENDED = "CatalogSuspended"
-    ROLLED_BACK = "RolledBack"
-    MANUAL = "AwaitsApply"
-
-    @property
-    def is_expected(self) -> bool:
-        """The operator said so: nothing is wrong."""
-        return self in (HoldReason.SUSPENDED, HoldReason.ROLLED_BACK, HoldReason.MANUAL)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """A valid revision that waits. `models`: those that it would remove; `message` says what to do."""
-
-    reason: HoldReason
-    message: str
-    models: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

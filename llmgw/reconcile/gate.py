@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from llmgw.catalog.live import Held, HoldReason
+from llmgw.catalog.holds import Held, HoldReason
 from llmgw.catalog.spec import Catalog, ClusterSpec, Sync
 from llmgw.facts import Suspension
 from llmgw.ids import ModelName

@@ -11,7 +11,8 @@ import structlog
 
 from llmgw.catalog import kept
 from llmgw.catalog.commits import Unsigned, approves, signed_by
-from llmgw.catalog.live import CatalogState, Held, HoldReason, LiveCatalog, load_last_good, save_last_good
+from llmgw.catalog.holds import Held, HoldReason
+from llmgw.catalog.live import CatalogState, LiveCatalog, load_last_good, save_last_good
 from llmgw.catalog.load import Loaded, Loader, revision_of
 from llmgw.catalog.place import Place
 from llmgw.catalog.resolving import moved

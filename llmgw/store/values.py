@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from llmgw.catalog.live import Held
+from llmgw.catalog.holds import Held
 from llmgw.catalog.spec import (
     Defaults,
     GatewaySettings,

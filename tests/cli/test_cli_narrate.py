@@ -7,7 +7,7 @@ from typing import Any
 import daemon_seeds as seed
 
 from llmgw.admin.reading import Seen
-from llmgw.catalog.live import Held, HoldReason
+from llmgw.catalog.holds import Held, HoldReason
 from llmgw.catalog.spec import ScalingSpec
 from llmgw.cli.narrate import Fetch, Narrator
 from llmgw.facts import Phase, Progress, ReplicaFact, WeightsFact

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmgw.catalog.live import Held, HoldReason
+from llmgw.catalog.holds import Held, HoldReason
 from llmgw.catalog.spec import Catalog, ClusterSpec, ModelSpec, ProfileSpec, Sync
 from llmgw.facts import Suspension
 from llmgw.ids import Digest, EngineName, ModelName, ProfileName, Revision

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from llmgw.catalog.live import HoldReason, LiveCatalog
+from llmgw.catalog.holds import HoldReason
+from llmgw.catalog.live import LiveCatalog
 from llmgw.catalog.place import Committed, Directory
 from llmgw.clock import SystemClock
 from llmgw.engine.manager import Engines

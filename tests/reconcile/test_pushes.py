@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from llmgw.catalog.live import HoldReason, LiveCatalog, load_last_good
+from llmgw.catalog.holds import HoldReason
+from llmgw.catalog.live import LiveCatalog, load_last_good
 from llmgw.catalog.place import Committed
 from llmgw.clock import SystemClock
 from llmgw.engine.manager import find_engines
