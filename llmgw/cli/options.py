@@ -79,9 +79,9 @@ def port_range(text: str) -> range:
 
 
 def duration(text: str, option: str) -> float:
-    """`60s`, `5m`. Raises UsageError."""
+    """`60s`, `5m`, `0`. Raises UsageError."""
     try:
-        return parse_seconds(text)
+        return 0.0 if text == "0" else parse_seconds(text)
     except ValueError as error:
         raise UsageError(f"{option} {text}: {error}") from error
 

@@ -3,7 +3,10 @@
 import asyncio
 import hashlib
 import hmac
+import json
+import threading
 from collections.abc import AsyncIterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx
@@ -14,8 +17,12 @@ from llmgw.admin.webhook import MAX_BODY
 from llmgw.catalog.access import SecretMissing
 from llmgw.catalog.live import CatalogState
 from llmgw.ids import NodeName, Revision
+from llmgw.store import election, keys
+from llmgw.store.codec import encode
 from llmgw.store.events import EventLog
 from llmgw.store.memory import MemoryStore
+from llmgw.store.values import Member, Role
+from llmgw.units import Wall
 
 SECRET = "hunter2"
 BODY = b'{"ref": "refs/heads/main"}'
@@ -24,7 +31,9 @@ BODY = b'{"ref": "refs/heads/main"}'
 class Caller:
     """A forge. `looks` counts what its calls brought about."""
 
-    def __init__(self, secret: str | None = SECRET) -> None:
+    def __init__(
+        self, secret: str | None = SECRET, *, store: MemoryStore | None = None, controller: str | None = None
+    ) -> None:
         self.looks = 0
         self.read = 0  #: bytes of bodies that were asked for
 
@@ -34,12 +43,14 @@ class Caller:
             return secret
 
         self.app = create_app(
-            store=MemoryStore(),
+            store=store or MemoryStore(),
             events=EventLog(),
             token="t0ken",
             node=NodeName("box"),
             refresh=self._refresh,
             webhook=None if secret is None else known,
+            controller=controller,
+            leads=lambda: controller is None,
         )
 
     async def _refresh(self, patience: float, weights: bool) -> tuple[CatalogState, bool]:
@@ -130,6 +141,52 @@ async def test_the_secret_of_the_webhook_opens_nothing_else() -> None:
     for path in ("/api/v1/sync", "/webhook/", "/webhook/../api/v1/sync"):
         answer = await caller.call(path=path, x_gitlab_token=SECRET)
         assert answer.status_code in (401, 404, 421), path
+    assert caller.looks == 0
+
+
+async def test_a_controller_that_stands_by_passes_a_call_on_to_the_one_that_leads() -> None:
+    taken: list[tuple[str, str | None, bytes]] = []
+
+    class Leader(BaseHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            taken.append((self.path, self.headers["authorization"], body))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Leader)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    store = MemoryStore()
+    try:
+        caller = Caller(store=store, controller="c2")
+        answer = await caller.call(x_gitlab_token=SECRET)
+        assert answer.status_code == 500
+        assert "no controller leads just now" in answer.text
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        known = Member(
+            role=Role.CONTROLLER,
+            name="c1",
+            instance="i",
+            since=Wall(1),
+            version="0",
+            host="h",
+            pid=1,
+            place="p",
+            url=url,
+        )
+        await store.put(keys.member(Role.CONTROLLER, "c1"), encode(known))
+        await store.put(keys.LEADER, encode(election.Leader(name="c1", at=Wall(1))))
+        assert (await caller.call(x_gitlab_token="another")).status_code == 401
+        assert (await caller.call(x_gitlab_token=SECRET)).status_code == 202
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert [(path, token) for path, token, _ in taken] == [("/api/v1/sync", "Bearer t0ken")]
+    assert json.loads(taken[0][2])["patience"] == 0
     assert caller.looks == 0
 
 
