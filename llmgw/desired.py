@@ -139,6 +139,8 @@ def idle_timeout(scaling: ScalingSpec, cluster: ClusterSpec) -> Seconds:
 def _bounds(
     model: ModelSpec, cluster: ClusterSpec, ask: Ask | None, waited: bool, local: datetime, now: Wall, fallback: bool
 ) -> Bounds:
+    if model.external is not None:
+        return Bounds(base=0, ceiling=0, why="others run it")
     scaling = model.scaling
     base, window = _base(scaling, local)
     ceiling = window.max if window is not None and window.max > 0 else scaling.max
@@ -217,7 +219,7 @@ def _held(model: ModelName, running: int) -> Wish:
 
 def _on_demand(catalog: Catalog, name: ModelName) -> bool:
     model = catalog.models.get(name)
-    return model is not None and model.scaling.on_demand
+    return model is not None and model.external is None and model.scaling.on_demand
 
 
 def _clamped(ask: Ask, now: Wall) -> Ask:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from llmgw.catalog.spec import FetchLimits, ProfileSpec
+from llmgw.catalog.spec import ExternalSpec, FetchLimits, ProfileSpec
 from llmgw.facts import Action, Footprint, Level, Phase, Progress, ReplicaFact
 from llmgw.ids import EngineName, ModelName, NodeName, ProfileName, ReplicaId, Revision, SpecDigest
 from llmgw.units import Bytes, Seconds, Wall, format_bytes
@@ -250,6 +250,7 @@ class Endpoint:
     weight: float = 1.0
     tier: int = 0
     state: EndpointState = EndpointState.READY
+    external: ExternalSpec | None = None  #: it is not one of ours
 
 
 class ModelState(StrEnum):
@@ -288,10 +289,10 @@ class ModelStatus:
     action: Action | None = None  #: of the last failure, while it counts
     fallback: ModelName | None = None  #: served in its place now
     asked: Wall | None = None  #: the last ask that this verdict knows of
-
     outdated: int = 0  #: replicas of those kept that serve until newer ones do; of a suspended model none
     spec_revision: Revision | None = None  #: whose spec it is wanted by, where the rollout of the newest failed
     rollout_failed: str = ""  #: that revision and why
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:

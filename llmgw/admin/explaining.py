@@ -11,7 +11,7 @@ from llmgw.admin.demanding import demand_row
 from llmgw.admin.places import places, static_filters
 from llmgw.admin.reading import Asked, Seen
 from llmgw.admin.shapes import EventRow
-from llmgw.admin.stories import ExplainOutput, FailureRow, FallbackRow, FileRow, PlaceRow, ProfileRow
+from llmgw.admin.stories import ExplainOutput, ExternalRow, FailureRow, FallbackRow, FileRow, PlaceRow, ProfileRow
 from llmgw.catalog.spec import ModelSpec, ProfileSpec, spec_digest
 from llmgw.facts import Event, Level, RecoveryRecord
 from llmgw.ids import ModelName, NodeName, SpecDigest
@@ -63,7 +63,16 @@ def explain(
         fallback=_fallback(spec, told),
         stands_in_for=tuple(sorted(other.model for other in seen.explained.values() if other.fallback == spec.name)),
         drafts_for=_drafts_for(seen, spec.name),
+        external=_external(spec),
     )
+
+
+def _external(spec: ModelSpec) -> ExternalRow | None:
+    there = spec.external
+    if there is None:
+        return None
+    key = None if there.api_key is None else there.api_key.from_env or there.api_key.from_file
+    return ExternalRow(url=there.url, model=there.model or spec.name, key=key)
 
 
 def _drafts_for(seen: Seen, name: ModelName) -> tuple[str, ...]:

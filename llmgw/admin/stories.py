@@ -154,13 +154,22 @@ class FallbackRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalRow:
+    """Where a model is that others run. `model`: what it is called there; `key`: where its key is read."""
+
+    url: str
+    model: str
+    key: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainOutput:
     """`llmgw explain MODEL`. `asked`: as it was asked for, a name or an alias; `why`: it is wanted so often.
 
     `profile`: that it runs as, or would first; `profiles`: all, by preference. `level`: it is shrunk to. `places`:
     nodes, those that it is on first. `events`: the last ones about the model, oldest first. `advice`: what to do, a
     line for each thing. `stands_in_for`: models that this one serves in the place of now. `drafts_for`: those that it
-    is a companion of, launched and stopped with them.
+    is a companion of, launched and stopped with them. `external`: others run it, and most of the rest says nothing.
     """
 
     version: int = VERSION
@@ -180,6 +189,7 @@ class ExplainOutput:
     fallback: FallbackRow | None = None
     stands_in_for: tuple[str, ...] = ()
     drafts_for: tuple[str, ...] = ()
+    external: ExternalRow | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Documents that passed every rule to values of `spec`. What a document leaves out keeps the value's own default."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from llmgw.catalog.files import source_text
 from llmgw.catalog.levels import LEVELS
@@ -10,6 +10,7 @@ from llmgw.catalog.spec import (
     BudgetSpec,
     ClusterSpec,
     Defaults,
+    ExternalSpec,
     GatewaySettings,
     ModelSpec,
     NodeSpec,
@@ -21,6 +22,7 @@ from llmgw.catalog.spec import (
     ScalingSpec,
     SecretRef,
     Sync,
+    VariantSpec,
     WeightsSettings,
     WeightsSpec,
     Window,
@@ -29,6 +31,10 @@ from llmgw.catalog.windows import DAYS, minutes
 
 Canonical = Callable[[str], str]
 
+_PARAMS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "strip_params": tuple, "set_params": dict, "default_params": dict,
+}  # fmt: skip
+
 
 def build_model(value: Mapping[str, Any], canonical: Canonical) -> ModelSpec:
     """Sources go through `canonical`. The document has its kind's shape; anything else is a bug here."""
@@ -36,7 +42,9 @@ def build_model(value: Mapping[str, Any], canonical: Canonical) -> ModelSpec:
         value, name=str, description=str, aliases=tuple, labels=dict, priority=int, pinned=bool, suspend=bool,
         protect=bool, fallback=str, scaling=_scaling, placement=_placement, groups=tuple,
     )  # fmt: skip
-    return ModelSpec(**given, profiles=tuple(build_profile(profile, canonical) for profile in value["profiles"]))
+    given |= _given(value, external=_external, variants=_variants, **_PARAMS)
+    profiles = tuple(build_profile(profile, canonical) for profile in value.get("profiles", ()))
+    return ModelSpec(**given, profiles=profiles)
 
 
 def build_cluster(value: Mapping[str, Any]) -> ClusterSpec:
@@ -77,6 +85,20 @@ def build_profile(value: Mapping[str, Any], canonical: Canonical) -> ProfileSpec
         given["files"] = {role: _weights(spec, canonical) for role, spec in sorted(value["files"].items())}
     given |= {level: build_profile(value[level], canonical) for level in LEVELS if level in value}
     return ProfileSpec(**given)
+
+
+def _external(value: Mapping[str, Any]) -> ExternalSpec:
+    given = _given(value, url=_base_url, model=str, api_key=lambda ref: SecretRef(**ref))
+    return ExternalSpec(**given)
+
+
+def _base_url(text: str) -> str:
+    url = text.rstrip("/")
+    return url if "/" in url.partition("://")[2] else f"{url}/v1"
+
+
+def _variants(value: Sequence[Mapping[str, Any]]) -> tuple[VariantSpec, ...]:
+    return tuple(VariantSpec(**_given(each, name=str, **_PARAMS)) for each in value)
 
 
 def _scaling(value: Mapping[str, Any]) -> ScalingSpec:

@@ -60,6 +60,8 @@ def _whole(
 
 def _summary(model: ModelSpec) -> str:
     """`2 profiles: gpu (vllm), cpu (cpu)`"""
+    if model.external is not None:
+        return f"external: {model.external.url}"
     named = ", ".join(f"{profile.name} ({profile.engine})" for profile in model.profiles)
     return f"{len(model.profiles)} profile{'s' if len(model.profiles) > 1 else ''}: {named}"
 

@@ -16,6 +16,7 @@ from llmgw.catalog.spec import (
     ModelSpec,
     ProfileSpec,
     SecretRef,
+    VariantSpec,
     WeightsSpec,
     Window,
 )
@@ -49,7 +50,8 @@ class Effect(StrEnum):
 
 OF_MODEL: Final[Mapping[str, Effect]] = {
     "description": Effect.NOTHING, "labels": Effect.NOTHING,
-    "aliases": Effect.ROUTING, "fallback": Effect.ROUTING,
+    "aliases": Effect.ROUTING, "fallback": Effect.ROUTING, "external": Effect.ROUTING, "variants": Effect.ROUTING,
+    "strip_params": Effect.ROUTING, "set_params": Effect.ROUTING, "default_params": Effect.ROUTING,
     "priority": Effect.PLACEMENT, "pinned": Effect.PLACEMENT, "suspend": Effect.PLACEMENT,
     "scaling": Effect.PLACEMENT, "placement": Effect.PLACEMENT, "groups": Effect.PLACEMENT,
     "protect": Effect.LATER,
@@ -166,6 +168,11 @@ def _leaves(value: Any, path: Path, effect: Effect) -> Leaves:
         case SecretRef():
             text = f"{{from_env: {value.from_env}}}" if value.from_env else f"{{from_file: {value.from_file}}}"
             return {path: Leaf(text, text, effect)}
+        case tuple() if value and isinstance(value[0], VariantSpec):
+            found: Leaves = {}
+            for each in value:
+                found.update(_inner(each, (*path, each.name), effect))
+            return found
         case tuple() if value and isinstance(value[0], Window):
             return {(*path, describe(each)): _bounds(each, effect) for each in value}
         case tuple() | list():

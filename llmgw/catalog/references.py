@@ -96,6 +96,9 @@ def _names(models: Sequence[Member], complete: bool) -> _Names:
         for alias in as_list(value.get("aliases")):
             if isinstance(alias, str):
                 aliases.setdefault(alias, name)
+        for variant in as_list(value.get("variants")):
+            if isinstance(further := as_mapping(variant).get("name"), str):
+                aliases.setdefault(further, name)
     return _Names(by_name, aliases, complete)
 
 
@@ -145,6 +148,8 @@ def _drafts(names: _Names) -> Iterator[Problem]:
                 yield document.problem(at, "a model cannot draft for itself")
             elif (message := names.missing(wanted)) is not None:
                 yield document.problem(at, message)
+            elif wanted in names.models and "external" in as_mapping(names.models[wanted].document.value):
+                yield document.problem(at, f"{quoted(wanted)} is run elsewhere: what drafts runs on the same node")
             elif wanted in names.models and (own := names.models[wanted].drafts):
                 where = names.models[wanted].document.where(own[0][0], at_key=True)
                 yield document.problem(

@@ -18,6 +18,11 @@ from llmgw.catalog.schemas import BROKEN_SCHEMA, check_options, did_you_mean, to
 from llmgw.catalog.spec import ProfileSpec, RecoverySettings
 from llmgw.errors import Problem
 
+_OF_PLACING: Final = (
+    "profiles", "fallback", "scaling", "placement", "groups", "priority", "pinned", "suspend",
+)  # fmt: skip
+"""What only a model that llmgw runs has a use for."""
+
 OWN_VARIABLES: Final = "LLMGW_"
 """Environment variables with this prefix are set by llmgw itself."""
 
@@ -55,7 +60,7 @@ class Known:
 def check_model(document: Document, known: Known, *, is_shapely: bool) -> list[Problem]:
     """The rules of one Model document, its levels' blocks made whole. `is_shapely`: it is of its kind's shape; else
     engines do not see its profiles."""
-    problems = list(_unique_profiles(document))
+    problems = [*_run_elsewhere(document), *_unique_profiles(document)]
     for index, profile in enumerate(as_list(as_mapping(document.value).get("profiles"))):
         problems += _profile_and_levels(document, index, as_mapping(profile), known, is_shapely)
     return [*problems, *scaling_rules.check(document)]
@@ -74,7 +79,8 @@ def check_together(
 
 def doubts_of_model(document: Document, known: Known) -> Iterator[Problem]:
     """What is accepted and will not work as things stand: warnings, of a valid Model document."""
-    for index, profile in enumerate(document.value["profiles"]):
+    yield from _unencrypted(document)
+    for index, profile in enumerate(document.value.get("profiles", ())):
         path = ("profiles", index)
         for at, part in (path, profile), *(((*path, level), profile.get(level)) for level in LEVELS):
             if part is not None:
@@ -126,8 +132,23 @@ def _gives(document: Document, path: Path, key: str) -> bool:
     return key in node.keys
 
 
+def _run_elsewhere(document: Document) -> Iterator[Problem]:
+    """What says nothing of a model that others run."""
+    value = as_mapping(document.value)
+    for key in _OF_PLACING if "external" in value else ():
+        if key in value:
+            remedy = "write one of the two" if key == "profiles" else "remove it, or write `profiles` for `external`"
+            yield document.problem((key,), f"says nothing of a model that is run elsewhere: {remedy}", at_key=True)
+
+
+def _unencrypted(document: Document) -> Iterator[Problem]:
+    external = document.value.get("external", {})
+    if "api_key" in external and external["url"].startswith("http:") and not is_loopback(external["url"]):
+        yield document.problem(("external", "url"), "the key travels unencrypted, for anybody on the way to read")
+
+
 def _unique_names(models: Sequence[Document]) -> Iterator[Problem]:
-    """Names and aliases share one space, since clients ask for either."""
+    """Names, aliases and variants share one space, since clients ask for any."""
     first: dict[str, tuple[Document, Path]] = {}
     for document, path, name in _names(models):
         # The schema's pattern knows ASCII's spaces only. What is printable holds no other space.
@@ -135,7 +156,7 @@ def _unique_names(models: Sequence[Document]) -> Iterator[Problem]:
             yield document.problem(path, "expected printable characters without spaces")
         elif name in first:
             earlier, at = first[name]
-            yield document.problem(path, f"{quoted(name)} is already the name or an alias at {earlier.where(at)}")
+            yield document.problem(path, f"{quoted(name)} is already a name, alias or variant at {earlier.where(at)}")
         else:
             first[name] = (document, path)
 
@@ -150,6 +171,10 @@ def _names(models: Sequence[Document]) -> Iterator[tuple[Document, Path, str]]:
         for index, alias in enumerate(as_list(as_mapping(document.value).get("aliases"))):
             if isinstance(alias, str):
                 yield document, ("aliases", index), alias
+        for index, variant in enumerate(as_list(as_mapping(document.value).get("variants"))):
+            name = as_mapping(variant).get("name")
+            if isinstance(name, str):
+                yield document, ("variants", index, "name"), name
 
 
 def _unique_profiles(document: Document) -> Iterator[Problem]:

@@ -120,6 +120,10 @@ def _translate(error: ValidationError, document: Document, prefix: Path) -> Iter
         for key in wanted:
             if key not in error.instance:
                 yield document.problem(path, f"missing key {quoted(key)}{_hint_for_missing(schema, key)}")
+    elif error.validator == "anyOf" and isinstance(error.instance, dict):
+        ways: Any = error.validator_value
+        named = [quoted(key) for way in ways for key in way["required"]]
+        yield document.problem(path, f"missing key {' or '.join(named)}")
     elif error.validator == "dependentRequired" and isinstance(error.instance, dict):
         needs: Any = error.validator_value
         for key in (key for key in needs if key in error.instance):

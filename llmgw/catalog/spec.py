@@ -125,9 +125,36 @@ class PlacementSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalSpec:
+    """Where a model is that llmgw does not run. `url`: as an OpenAI client would be given it; without a path, `/v1`.
+    `api_key`: read where the gateway runs. `model`: what it is called there; None: as here."""
+
+    url: str
+    api_key: SecretRef | None = None
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantSpec:
+    """A further name, served by the same replicas with other request parameters: on top of the model's own."""
+
+    name: str
+    strip_params: tuple[str, ...] = ()
+    set_params: Mapping[str, Any] = field(default_factory=dict)
+    default_params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
+    """`external`: it is routed there and never placed; then there are no profiles."""
+
     name: ModelName
     profiles: tuple[ProfileSpec, ...]
+    external: ExternalSpec | None = None
+    variants: tuple[VariantSpec, ...] = ()
+    strip_params: tuple[str, ...] = ()  #: of requests, taken away
+    set_params: Mapping[str, Any] = field(default_factory=dict)  #: in place of what a client sent
+    default_params: Mapping[str, Any] = field(default_factory=dict)  #: where a client sent none
     description: str = ""
     aliases: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -143,7 +170,7 @@ class ModelSpec:
     @property
     def names(self) -> tuple[str, ...]:
         """Every name a client may use, the model's own first."""
-        return (self.name, *self.aliases)
+        return (self.name, *self.aliases, *(variant.name for variant in self.variants))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -174,7 +174,9 @@ def _waiting(plan: PlanOutput, now: float) -> Iterator[str]:
 
 def _idle(rows: Sequence[EndRow]) -> Iterator[str]:
     """Those that nothing above speaks of."""
-    quiet = [row for row in rows if (row.wanted == 0 and not row.ready) or row.state == "failed"]
+    quiet = [
+        row for row in rows if (row.wanted == 0 and not row.ready and row.state != "ready") or row.state == "failed"
+    ]
     for row in quiet[:MOST]:
         yield f"{row.model}: {row.reason or row.why or row.state}"
     yield from _more(len(quiet) - MOST, "model")

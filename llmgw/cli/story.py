@@ -48,6 +48,23 @@ def story(told: ExplainOutput, now: float) -> Iterator[str]:
         yield _row("reason", reason)
     if model.description:
         yield _row("description", model.description)
+    if told.external is not None:
+        key = f", with the key in {told.external.key}" if told.external.key else ""
+        yield _row("run at", f"{told.external.url}, where it is called {told.external.model}{key}")
+    else:
+        yield from _run_here(told, now)
+    if told.events:
+        yield "events"
+        for event in told.events:
+            yield f"  {ago(event.at, now):>12}  {event.reason}" + (f": {event.message}" if event.message else "")
+    if told.advice:
+        yield "what to do"
+        for line in told.advice:
+            yield f"  - {line}"
+
+
+def _run_here(told: ExplainOutput, now: float) -> Iterator[str]:
+    model = told.model
     yield _row("wanted", f"{model.wanted}" + (f": {told.why}" if told.why else ""))
     if told.demand is not None:
         yield from _demand(told.demand, now)
@@ -69,14 +86,6 @@ def story(told: ExplainOutput, now: float) -> Iterator[str]:
         yield _row(file.role, _file(file))
     for failure in told.failures:
         yield from _failure(failure, now, running=bool(told.replicas))
-    if told.events:
-        yield "events"
-        for event in told.events:
-            yield f"  {ago(event.at, now):>12}  {event.reason}" + (f": {event.message}" if event.message else "")
-    if told.advice:
-        yield "what to do"
-        for line in told.advice:
-            yield f"  - {line}"
 
 
 def _kept_by(told: ExplainOutput) -> str:

@@ -4,6 +4,7 @@ from llmgw.gateway import openai
 from llmgw.gateway.http1 import Request
 from llmgw.gateway.multipart import find_model, is_form
 from llmgw.gateway.openai import BadBody, Code
+from llmgw.gateway.params import Params
 
 
 def read_model(request: Request) -> str:
@@ -22,10 +23,11 @@ def read_model(request: Request) -> str:
     return openai.read_model(request.body)
 
 
-def rewrite_model(request: Request, name: str) -> bytes:
-    """The body of a request that `read_model` accepted, with another name in it and nothing else changed."""
+def rewrite(request: Request, name: str, params: Params | None = None) -> bytes:
+    """The body of a request that `read_model` accepted, with another name in it, and what `params` say. Nothing else
+    changes, and of a form the name alone. Raises BadBody."""
     body = request.body
     if not is_form(request.content_type):
-        return openai.rewrite_model(body, name)
+        return openai.rewrite_model(body, name) if params is None else openai.reshape(body, name, params)
     found = find_model(request.content_type, body)
     return b"".join((body[: found.start], name.encode(), body[found.end :]))

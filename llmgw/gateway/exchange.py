@@ -12,6 +12,7 @@ from llmgw.gateway import bodies
 from llmgw.gateway.http1 import Request
 from llmgw.gateway.keys import Caller
 from llmgw.gateway.openai import ApiError, BadBody, Code, shown
+from llmgw.gateway.params import Params
 from llmgw.gateway.relay import Relay
 from llmgw.gateway.reply import Reply
 from llmgw.gateway.routes import Hold, Refusal, Route, queue_full, still_loading
@@ -103,8 +104,8 @@ class Exchange:
 
     __slots__ = (
         "_asked", "_awaited", "_begun", "_client", "_connection", "_fresh_only", "_kept", "_killed", "_lost_at",
-        "_meter", "_model", "_name", "_named", "_relay", "_reply", "_request", "_size", "_started", "_target", "_timer",
-        "_tried", "ended",
+        "_meter", "_model", "_name", "_relay", "_reply", "_request", "_shape", "_size", "_started", "_target",
+        "_timer", "_tried", "ended",
     )  # fmt: skip
 
     def __init__(self, relay: Relay, client: Client, request: Request, name: str) -> None:
@@ -112,7 +113,7 @@ class Exchange:
         self._client = client
         self._request = request
         self._name = name
-        self._named = name  #: what the body says; the name of the model that it was sent to, once it is sent
+        self._shape: tuple[str, Params | None] = (name, None)  #: the model's name in the body, and what was done to it
         self._kept = True  #: the body is still there to be sent
         self._size = len(request.body)
         self._started = relay.loop.time()
@@ -226,13 +227,18 @@ class Exchange:
         if target is None:  # all were lost just now, and the controller will say what comes of it
             self._hold(model, self._lost_at + REPLACED)
             return
-        if self._named != model:
+        if target.unusable is not None:
+            self._answer_error(_unusable(model, target.unusable))
+            return
+        # In another's place it is asked as it asks for itself: what was meant for the other may not suit it.
+        params = relay.table.params.get(self._name if route.instead_of is None else model)
+        if self._shape != (target.called, params):
             try:
-                self._request.body = bodies.rewrite_model(self._request, model)
+                self._request.body = bodies.rewrite(self._request, target.called, params)
             except BadBody as bad:
                 self._answer_error(bad.error)
                 return
-            self._named = model
+            self._shape = target.called, params
         if self._tried:
             self._meter.retried += 1
         elif route.instead_of is not None and not self._fresh_only:
@@ -266,8 +272,8 @@ class Exchange:
 
     def _send_over(self, connection: EngineConnection, target: Target) -> bool:
         request, body = self._request, self._request.body
-        head = b"POST %b%b HTTP/1.1\r\n%b%bContent-Length: %d\r\n\r\n" % (
-            target.base, request.target, target.head, request.forward, len(body),
+        head = b"POST %b HTTP/1.1\r\n%b%bContent-Length: %d\r\n\r\n" % (
+            target.path(request.target), target.head, request.forward, len(body),
         )  # fmt: skip
         if not connection.send(self, head, body):
             return False
@@ -285,8 +291,8 @@ class Exchange:
         self._request.caller.answered(status)
         self._request.release()
         self._begun = True
-        if status >= 500 and self._target is not None:
-            self._target.failures += 1
+        if self._target is not None and status >= 400:
+            self._refused_by(self._target, status)
         reply = self._reply
         head = reply.head(status, headers)
         reply.tally.begin(body, stream=reply.is_stream)
@@ -296,6 +302,13 @@ class Exchange:
         self._client.write(data)
         if done:
             self._client.finish(keep_alive=self._reply.keep_alive)
+
+    @staticmethod
+    def _refused_by(target: Target, status: int) -> None:
+        if target.external is None:
+            target.failures += status >= 500
+        elif status == 401:
+            target.read_key()
 
     def engine_sent(self, body: bytes, done: bool) -> None:
         self._reply.tally.add(body)
@@ -335,7 +348,7 @@ class Exchange:
         self._meter.engine_lost += 1
         self._tried |= {target.id}
         self._lost_at = relay.loop.time()
-        if self._killed < MOST_KILLED and self._kept:
+        if self._killed < MOST_KILLED and self._kept and target.external is None:  # which nobody starts anew
             self.route()
         else:
             self._answer_error(_lost(target.model, why))
@@ -410,6 +423,11 @@ class Exchange:
 
 def _stands_in(model: ModelName) -> bytes:
     return b"X-LLMGW-Fallback: %b\r\n" % model.encode()
+
+
+def _unusable(model: ModelName, why: str) -> ApiError:
+    message = f"model {model!r} runs elsewhere, and cannot be asked: {why}"
+    return ApiError(status=503, code=Code.MODEL_FAILED, message=message)
 
 
 def _lost(model: ModelName | None, why: str) -> ApiError:

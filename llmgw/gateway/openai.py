@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
+from llmgw.gateway.params import Params
+
 JSON: Final = b"application/json"
 SHOWN: Final = 200
 """How much of a client's text (a model's name, say) an error message repeats, in characters."""
@@ -134,6 +136,25 @@ def rewrite_model(body: bytes, name: str) -> bytes:
     return b"".join((*parts, body[done:]))
 
 
+def reshape(body: bytes, name: str, params: Params) -> bytes:
+    """The body with another model's name and other parameters; the values of its other members are as they were.
+
+    `body` is one that `read_model` accepted. Raises BadBody for a body with more than MAX_MEMBERS members.
+    """
+    try:
+        members = _read_members(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadBody(f"the body is not valid JSON: {error}", Code.INVALID_JSON) from None
+    if len(members) > MAX_MEMBERS:
+        raise BadBody(f"the body has more than {MAX_MEMBERS:,} top-level members", Code.INVALID_JSON)
+    shaped: dict[str, Any] = {member: value for member, value in members.items() if member not in params.strip}
+    shaped.update(params.set)
+    for member, value in params.default.items():
+        shaped.setdefault(member, value)
+    shaped["model"] = name
+    return _encode(shaped)
+
+
 def _spans_of_model(body: bytes, members: dict[str, msgspec.Raw]) -> list[tuple[int, int]] | None:
     """Where the values of top-level `model` members lie, or None when a key occurs with two different values.
 
@@ -201,12 +222,20 @@ def _type_of(status: int) -> str:
 
 
 def model_object(
-    name: str, *, created: int, aliases: tuple[str, ...], state: str, description: str, fallback: str | None = None
+    name: str,
+    *,
+    created: int,
+    aliases: tuple[str, ...],
+    state: str,
+    description: str,
+    fallback: str | None = None,
+    variants: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """A model as GET /v1/models shows it. What OpenAI's object lacks comes after what it has."""
     return {
         "id": name, "object": "model", "created": created, "owned_by": "llmgw",
         "aliases": aliases, "state": state, "description": description, "fallback": fallback,
+        "variants": variants,
     }  # fmt: skip
 
 

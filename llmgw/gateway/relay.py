@@ -64,7 +64,7 @@ class Relay:
         for model, endpoints in table.endpoints.items():
             for endpoint in endpoints:
                 target = before.get(endpoint.id)
-                if target is None or target.url != endpoint.url:
+                if target is None or (target.url, target.external) != (endpoint.url, endpoint.external):
                     target = Target(endpoint, secret)
                 target.tier, target.weight, target.withdrawn = endpoint.tier, endpoint.weight, False
                 self.targets[endpoint.id] = target

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
 
-from llmgw.catalog.spec import ModelSpec
+from llmgw.catalog.spec import ExternalSpec, ModelSpec
 from llmgw.facts import Progress
 from llmgw.gateway.openai import ApiError, Code, shown
-from llmgw.ids import ModelName
+from llmgw.gateway.params import Params, params_of
+from llmgw.ids import EngineName, ModelName, ReplicaId
 from llmgw.plan import Endpoint, ModelState, ModelStatus, Stopped
 from llmgw.store.values import Applied
 from llmgw.units import Bytes, Seconds, Wall, format_bytes, format_seconds
@@ -103,6 +104,7 @@ class RoutingTable:
     names: Mapping[str, Resolution] = field(default_factory=dict)  #: what each name and alias comes to
     strict: Mapping[str, Resolution] = field(default_factory=dict)
     """The same of those that a fallback serves now, for clients who do not want that."""
+    params: Mapping[str, Params] = field(default_factory=dict)  #: by name, of those whose requests are changed
 
     @classmethod
     def build(
@@ -116,7 +118,7 @@ class RoutingTable:
     ) -> "RoutingTable":
         """Endpoints of models that the catalog does not have are left out: traffic stops before the engine does."""
         catalog = {model.name: model for model in models} if applied else {}
-        by_model: dict[ModelName, tuple[Endpoint, ...]] = {}
+        by_model = {name: (_external(model, model.external),) for name, model in catalog.items() if model.external}
         for endpoint in endpoints:
             if endpoint.model in catalog:
                 by_model[endpoint.model] = (*by_model.get(endpoint.model, ()), endpoint)
@@ -133,7 +135,7 @@ class RoutingTable:
                     strict.setdefault(name, own[model.name])
         return cls(
             applied=applied, stopped=stopped, models=catalog, statuses=told, endpoints=by_model, names=names,
-            strict=strict,
+            strict=strict, params={name: each for model in catalog.values() for name, each in params_of(model).items()},
         )  # fmt: skip
 
     def resolve(self, name: str, *, fallback: bool = True) -> Resolution:
@@ -179,6 +181,14 @@ class RoutingTable:
         else:
             message += "; GET /v1/models lists what there is"
         return Refusal(status=404, code=Code.MODEL_NOT_FOUND, message=message)
+
+
+def _external(model: ModelSpec, external: ExternalSpec) -> Endpoint:
+    """It is ready as long as the catalog has it: how it is shows in its answers."""
+    return Endpoint(
+        id=ReplicaId(f"external:{model.name}"), model=model.name, url=external.url, names=model.names,
+        engine=EngineName("external"), external=external,
+    )  # fmt: skip
 
 
 def near_names(name: str, known: tuple[str, ...]) -> tuple[str, ...]:

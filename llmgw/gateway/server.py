@@ -291,4 +291,5 @@ def _model(table: RoutingTable, model: ModelSpec) -> dict[str, Any]:
         state=table.state(model.name),
         fallback=table.fallback(model.name),
         description=model.description,
+        variants=tuple(variant.name for variant in model.variants),
     )

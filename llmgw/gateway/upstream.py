@@ -2,15 +2,19 @@
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
 
 import httptools
 
 from llmgw.engine.api import engine_key
+from llmgw.errors import TerminalError
 from llmgw.ids import ModelName, ReplicaId
 from llmgw.plan import Endpoint
+from llmgw.secretref import read_secret
 
 IDLE: Final = 30.0
 """Seconds that an unused connection is kept. Engines close theirs sooner or later than that; both are expected."""
@@ -30,14 +34,20 @@ class Address(NamedTuple):
     port: int
     base: str  #: path before every request's own, without a trailing slash
     netloc: str
+    tls: bool = False
 
 
-def address_of(url: str) -> Address:
-    """Where an endpoint is. Raises ValueError for anything but http://host:port."""
+def address_of(url: str, *, external: bool = False) -> Address:
+    """Where an endpoint is. Raises ValueError for anything but http://host:port, or https:// of an external one.
+
+    An external one's `base` stands for the `/v1` of a request's path.
+    """
     parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname:
-        raise ValueError(f"cannot connect to {url!r}: only http://host:port can be served")
-    return Address(parts.hostname, parts.port or 80, parts.path.rstrip("/"), parts.netloc)
+    schemes = ("http", "https") if external else ("http",)
+    if parts.scheme not in schemes or not parts.hostname:
+        raise ValueError(f"cannot connect to {url!r}: only {' and '.join(schemes)}://host:port can be served")
+    tls = parts.scheme == "https"
+    return Address(parts.hostname, parts.port or (443 if tls else 80), parts.path.rstrip("/"), parts.netloc, tls)
 
 
 class Receiver(Protocol):
@@ -60,21 +70,30 @@ class Target:
     """An endpoint and what the gateway keeps with it. `outstanding`, `turn`, `tier`, `weight`: for the balancer."""
 
     __slots__ = (
-        "base", "failures", "head", "heard", "host", "id", "idle", "last_used", "model", "outstanding", "port",
-        "suspect_until", "tier", "turn", "url", "weight", "withdrawn",
+        "base", "called", "external", "failures", "head", "heard", "host", "id", "idle", "last_used", "model",
+        "netloc", "outstanding", "port", "suspect_until", "tier", "tls", "turn", "unusable", "url", "weight",
+        "withdrawn",
     )  # fmt: skip
 
     def __init__(self, endpoint: Endpoint, secret: bytes) -> None:
         """Raises ValueError for a URL that `address_of` refuses."""
-        address = address_of(endpoint.url)
+        external = self.external = endpoint.external
+        address = address_of(endpoint.url, external=external is not None)
         self.id: ReplicaId = endpoint.id
         self.model: ModelName = endpoint.model
         self.url = endpoint.url
         self.host = address.host
         self.port = address.port
         self.base = address.base.encode("latin-1")
-        key = engine_key(secret, endpoint.id)
-        self.head = f"Host: {address.netloc}\r\nAuthorization: Bearer {key}\r\n".encode("latin-1")
+        self.netloc = address.netloc
+        self.tls = address.tls
+        self.called = (external.model if external is not None else None) or endpoint.model  #: by those who run it
+        self.unusable: str | None = None  #: why nothing can be sent there
+        self.head = b""
+        if external is None:
+            self._set_key(engine_key(secret, endpoint.id))
+        else:
+            self.read_key()
         self.tier = endpoint.tier
         self.weight = endpoint.weight
         self.outstanding = 0
@@ -85,6 +104,32 @@ class Target:
         self.suspect_until = 0.0  #: loop time until which others are preferred: it was lost a moment ago
         self.idle: list[EngineConnection] = []
         self.withdrawn = False
+
+    def path(self, target: bytes) -> bytes:
+        """Of a request there, whose path is `target` here."""
+        if self.external is None:
+            return self.base + target
+        if target.startswith(b"/v1/"):
+            return self.base + target[3:]
+        return self.base.removesuffix(b"/v1") + target
+
+    def read_key(self) -> None:
+        """Of an external one, where its document says it is. Read again when it is refused: keys are changed in files
+        while everything runs."""
+        assert self.external is not None
+        try:
+            self._set_key("" if self.external.api_key is None else read_secret(self.external.api_key))
+            self.unusable = None
+        except TerminalError as error:
+            self.unusable = str(error)
+
+    def _set_key(self, key: str) -> None:
+        lines = f"Host: {self.netloc}\r\n"
+        if key:
+            lines += f"Authorization: Bearer {key}\r\n"
+        if key and self.external is not None:
+            lines += f"X-Api-Key: {key}\r\n"  # which is what Anthropic's API asks for
+        self.head = lines.encode("latin-1")
 
     def take_idle(self) -> "EngineConnection | None":
         """The connection used last: the likeliest to be alive."""
@@ -279,13 +324,19 @@ class EngineConnection(asyncio.Protocol):
             self._keep = self._parser.should_keep_alive()
 
 
+@cache
+def tls() -> ssl.SSLContext:
+    """Certificates are checked against the system's authorities, or those that SSL_CERT_FILE names."""
+    return ssl.create_default_context()
+
+
 async def dial(target: Target, timeout: float) -> EngineConnection:
     """A fresh connection to an endpoint. Raises OSError or TimeoutError (after `timeout` seconds)."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(timeout):
         _, connection = await loop.create_connection(
-            lambda: EngineConnection(target, loop), target.host, target.port
-        )  # fmt: skip
+            lambda: EngineConnection(target, loop), target.host, target.port, ssl=tls() if target.tls else None
+        )
     return connection
 
 

@@ -160,6 +160,8 @@ def _state(story: _Story, *, stopped: bool) -> tuple[ModelState, str]:
     wish, refused = story.wish, story.refused
     if stopped:
         return ModelState.STOPPED, wish.why
+    if story.model.external is not None:
+        return ModelState.READY, wish.why
     if story.ready:
         return ModelState.READY, _while_serving(story)
     if wish.count == 0 and not story.kept:

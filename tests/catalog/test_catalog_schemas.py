@@ -48,6 +48,8 @@ SHAPES = [
     (MODEL, MODEL, spec.ModelSpec),
     (MODEL["$defs"]["profile"], MODEL, spec.ProfileSpec),
     (MODEL["$defs"]["weights"], MODEL, spec.WeightsSpec),
+    (MODEL["properties"]["external"], MODEL, spec.ExternalSpec),
+    (MODEL["properties"]["variants"]["items"], MODEL, spec.VariantSpec),
     (MODEL["properties"]["scaling"], MODEL, spec.ScalingSpec),
     (MODEL["$defs"]["window"], MODEL, spec.Window),
     (MODEL["properties"]["placement"], MODEL, spec.PlacementSpec),
@@ -80,7 +82,7 @@ WRITTEN_INTO = {spec.WeightsSpec: {"allow", "ignore"}}
 
 WORKED_OUT = {
     (spec.ScalingSpec, "min"), (spec.ScalingSpec, "max"), (spec.Window, "min"),
-    (spec.Window, "days"),
+    (spec.Window, "days"), (spec.ModelSpec, "profiles"),
 }  # fmt: skip
 """What is left out depends on the rest of the document, so that the schema names no default, or another."""
 
@@ -188,6 +190,8 @@ def test_editors_find_each_kind_through_the_catalog_schema() -> None:
     assert validator.is_valid({"apiVersion": "llmgw/v1", "kind": "Cluster"})
     assert not validator.is_valid({"apiVersion": "llmgw/v1", "kind": "Cluster", "profiles": []})
     assert not validator.is_valid({"apiVersion": "llmgw/v1", "kind": "Model", "name": "a"})
+    external = {"url": "https://api.example.org/v1"}
+    assert validator.is_valid({"apiVersion": "llmgw/v1", "kind": "Model", "name": "a", "external": external})
     assert not validator.is_valid({"apiVersion": "llmgw/v1", "kind": "Other"})
     part = {"apiVersion": "llmgw/v1", "name": "a", "profiles": [{"name": "b", "context": 1}]}
     assert validator.is_valid({**part, "kind": "Template"})

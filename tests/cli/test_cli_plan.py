@@ -127,7 +127,7 @@ def test_an_invalid_catalog_is_exit_3_with_every_problem(plan: Any) -> None:
     ran = plan(model("a", "lots"), model("a", "1GiB"))
     assert ran.code == 3
     assert "all.yaml:10:13: $.profiles[0].memory: expected a size such as 24GiB or 500MB" in ran.out
-    assert "'a' is already the name or an alias" in ran.out
+    assert "'a' is already a name, alias or variant" in ran.out
     assert ran.err == "nothing is planned: correct what is listed above\n"
     value = json.loads(plan(model("a", "lots"), options=("--json",)).out)
     Draft202012Validator(json.loads(SCHEMA.read_text())).validate(value)

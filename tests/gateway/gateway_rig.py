@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from ssl import SSLContext
 from typing import Any
 
 from llmgw.catalog.spec import GatewaySettings, ModelSpec, ProfileSpec, ScalingSpec
@@ -24,7 +25,7 @@ from llmgw.units import Wall
 SECRET = b"a secret of the cluster"
 DIGEST = Digest("d1")
 NODE = NodeName("n1")
-PATIENCE = 10.0  #: seconds until a test gives up waiting for what must happen
+PATIENCE = 30.0  #: seconds until a test gives up waiting for what must happen
 
 
 def model(name: str, *aliases: str, description: str = "") -> ModelSpec:
@@ -82,8 +83,8 @@ class FakeEngine:
     _server: asyncio.Server | None = None
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
 
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+    async def start(self, ssl: SSLContext | None = None) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=ssl)
 
     @property
     def url(self) -> str:
