@@ -4,6 +4,7 @@ On the standard library's client, in threads: nothing stands between its reads a
 """
 
 import http.client
+import io
 import os
 import select
 import socket
@@ -14,6 +15,8 @@ from base64 import b64encode
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
@@ -96,6 +99,7 @@ class Reply:
         self.raw = raw
         self.url = url
         self._left = self.length  #: bytes of the body that have yet to be read, where the server tells
+        self._ahead = True  #: bytes of it may have come with the header
         self._broken: Cut | None = None
 
     @property
@@ -135,7 +139,13 @@ class Reply:
             part = self.raw.read1(len(room))
             room[: len(part)] = part
             return len(part)
-        count = self.raw.fp.readinto1(room[: self._left]) if self._left else 0
+        room = room[: self._left]
+        # Of a buffer that holds a little, readinto1 would take that and wait for more.
+        if room and (self._ahead or len(room) <= io.DEFAULT_BUFFER_SIZE):
+            ahead = len(self.raw.fp.peek(1))
+            room = room[:ahead]
+            self._ahead = ahead > len(room)
+        count = self.raw.fp.readinto1(room) if room else 0
         self._left -= count
         return count
 
@@ -275,8 +285,7 @@ def refusal(who: Who, reply: Reply) -> Exception:
     source, status = who.source, reply.status
     said = f"{status} {reply.raw.reason}".strip()
     if status in _PASSING:
-        wait = reply.header("Retry-After") or ""
-        return Cut(f"the server answers {said}", wait=float(wait) if wait.isdecimal() else None)
+        return Cut(f"the server answers {said}", wait=_asked_wait(reply.header("Retry-After") or ""))
     if status == 401 or (status == 403 and who.token is None):
         advice = (
             "the token is not accepted: renew it"
@@ -291,6 +300,18 @@ def refusal(who: Who, reply: Reply) -> Exception:
     if status == 407:
         return WeightsRefused(f"{source}: the proxy wants other credentials ({said}): correct the proxy's URL")
     return WeightsRefused(f"{source}: the server answers {said}: correct the source")
+
+
+def _asked_wait(text: str) -> float | None:
+    """Seconds, of a Retry-After in seconds or as a date (RFC 9110 §10.2.3)."""
+    if text.isdecimal():
+        return float(text)
+    try:
+        when = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+    return max(0.0, (when - datetime.now(UTC)).total_seconds())
 
 
 def shown(url: str) -> str:

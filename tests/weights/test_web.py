@@ -4,12 +4,16 @@ import asyncio
 import hashlib
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
-from random import Random
 
 import pytest
 from servers import CERTIFICATE, Site, closed_port, serve
@@ -69,6 +73,30 @@ async def get(cache: Cache, spec: WeightsSpec, *, reserve: int = 0, seen: list[P
 
 def names(root: Path) -> set[str]:
     return {path.name for path in root.iterdir()} - {".llmgw-cache"}
+
+
+@contextmanager
+def tunnel(status: int) -> Iterator[int]:
+    """A proxy that answers each CONNECT so, and no more."""
+    over = threading.Event()
+
+    def answer(listening: socket.socket) -> None:
+        while not over.is_set():
+            with suppress(OSError):
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(65_536)
+                    connection.sendall(f"HTTP/1.1 {status} So\r\nContent-Length: 0\r\n\r\n".encode())
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=answer, args=(listening,), daemon=True)
+        thread.start()
+        try:
+            yield int(listening.getsockname()[1])
+        finally:
+            over.set()
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 async def until(condition: Callable[[], bool], within: float = 20) -> None:
@@ -233,11 +261,22 @@ async def test_a_busy_server_is_asked_again(statuses: list[int], cache: Cache, s
     assert (await get(cache, spec_of(site))).read_bytes() == CONTENT
 
 
-async def test_a_server_that_asks_for_much_patience_gets_it_from_the_next_try(cache: Cache, site: Site) -> None:
-    site.answer_always, site.headers = 503, {"Retry-After": "3600"}
-    with pytest.raises(WeightsUnavailable, match="asks to wait 3600 s"):
+@pytest.mark.parametrize("when", ["3600", "date"])
+async def test_a_server_that_asks_for_much_patience_gets_it_from_the_next_try(
+    when: str, cache: Cache, site: Site
+) -> None:
+    asked = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True) if when == "date" else when
+    site.answer_always, site.headers = 503, {"Retry-After": asked}
+    with pytest.raises(WeightsUnavailable, match=r"asks to wait (3600|3599) s"):
         await get(cache, spec_of(site))
     assert len(site.asked) == 1
+
+
+async def test_a_server_that_asks_for_little_patience_gets_it_at_once(cache: Cache, site: Site) -> None:
+    site.statuses, site.headers = [429], {"Retry-After": "1"}
+    began = time.monotonic()
+    assert (await get(cache, spec_of(site))).read_bytes() == CONTENT
+    assert time.monotonic() - began >= 1
 
 
 @pytest.mark.parametrize(
@@ -335,6 +374,44 @@ async def test_the_environments_proxy_is_used(cache: Cache, site: Site, monkeypa
     monkeypatch.setenv("no_proxy", "models.invalid")
     with pytest.raises(WeightsUnavailable, match=r"models.invalid: "):
         await get(cache, WeightsSpec(source="http://models.invalid/y.bin", insecure=True))
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "said"),
+    [
+        (407, WeightsRefused, r"the proxy wants other credentials \(407\): correct https_proxy"),
+        (403, WeightsUnavailable, r"models.invalid by the proxy 127\.0\.0\.1:\d+: Tunnel connection failed: 403"),
+        (200, WeightsUnavailable, r"models.invalid by the proxy 127\.0\.0\.1:\d+: "),
+    ],
+)
+async def test_a_proxy_that_opens_no_way_is_named(
+    status: int, kind: type[Exception], said: str, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tunnel(status) as port:
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{port}")
+        with pytest.raises(kind, match=said) as caught:
+            await get(cache, WeightsSpec(source="https://models.invalid/x.bin"))
+    assert "https://models.invalid/x.bin" in str(caught.value)
+
+
+async def test_a_kind_of_proxy_that_is_not_known_is_told(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "socks5://127.0.0.1:1")
+    with pytest.raises(WeightsUnavailable, match=r"socks5:// are not supported: set https_proxy to http://"):
+        await get(cache, WeightsSpec(source="https://models.invalid/x.bin"))
+
+
+async def test_what_is_under_way_counts_for_the_next_one_s_room(cache: Cache, root: Path, site: Site) -> None:
+    half, free = 300_000_000, shutil.disk_usage(root).free
+    site.files["/a"], site.stall_at = bytes(1000), 500
+    site.lie = half - 1000  # it says so, and so much is set aside for it
+    reserve = Bytes(free - 500_000_000)
+    first = asyncio.ensure_future(get(cache, spec_of(site, path="/a"), reserve=reserve))
+    await until(lambda: any(path.stat().st_size == 500 for path in root.glob("partial-*/entry/files/a")))
+    with pytest.raises(WeightsUnavailable, match=r"needs 286.1 MiB, .* beyond the reserve of .* and what is under way"):
+        await get(cache, spec_of(site, path="/b", size=Bytes(half)), reserve=reserve)
+    assert [asked.path for asked in site.asked] == ["/a"], "it was not even asked for"
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
 
 
 async def test_a_machine_that_does_not_answer_may_answer_later(cache: Cache) -> None:
@@ -478,39 +555,6 @@ async def test_so_many_downloads_run_at_once_and_the_others_wait_for_their_turn(
     assert (await fourth).read_bytes() == bytes(1000)
     assert [asked.path for asked in site.gets] == ["/a", "/c", "/d"]
     await asyncio.gather(first, return_exceptions=True)
-
-
-def test_whenever_its_process_is_killed_a_download_is_gone_on_with_and_the_cache_is_whole(
-    root: Path, site: Site
-) -> None:
-    spec = spec_of(site)
-    code = (
-        "import asyncio; from pathlib import Path; from llmgw.weights.cache import Cache\n"
-        "from llmgw.clock import SystemClock; from llmgw.catalog.spec import FetchLimits, WeightsSpec\n"
-        f"cache = Cache(Path({str(root)!r}), cluster_id='c1', clock=SystemClock()); cache.open()\n"
-        "limits = FetchLimits(bandwidth=6_000_000)\n"
-        f"fetch = cache.fetch(WeightsSpec(source={spec.source!r}), reserve=0, progress=lambda p: None, limits=limits)\n"
-        "print('began', flush=True); asyncio.run(fetch)\n"
-    )
-    final, random = root / entry_name(spec.source, None), Random(7)
-    for _ in range(12):
-        here = sum(path.stat().st_size for path in root.glob("kept-*/entry/files/model.bin"))
-        site.asked.clear()
-        daemon = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-        assert daemon.stdout is not None
-        with daemon.stdout:
-            daemon.stdout.readline()
-            time.sleep(random.uniform(0, 0.4))
-            daemon.kill()
-            daemon.wait()
-        cache = open_cache(root)
-        assert all(name.startswith(("kept-", "v1-")) for name in names(root)), "nothing else is left"
-        assert len(names(root)) <= 1
-        if (path := cache.locate(spec)) is not None:
-            assert path.read_bytes() == CONTENT
-            shutil.rmtree(final)
-        assert {asked.headers.get("Range") for asked in site.gets} <= {f"bytes={here}-" if here else None}
-    assert asyncio.run(get(open_cache(root), spec)).read_bytes() == CONTENT
 
 
 def test_a_disk_that_fills_up_meanwhile_is_told_and_given_back(tmp_path: Path, site: Site) -> None:
