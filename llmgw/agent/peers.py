@@ -1,11 +1,13 @@
 """The other nodes of a fleet, as the store tells of them: who holds an entry, who fetches one, and where to ask."""
 
 import asyncio
+import socket
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
 import structlog
 
+from llmgw.catalog.hosts import is_loopback
 from llmgw.catalog.spec import WeightsSettings, WeightsSpec
 from llmgw.clock import Clock
 from llmgw.errors import LlmgwError, RetryableError, TerminalError
@@ -75,10 +77,12 @@ class StorePeers:
         return found
 
     async def _members(self) -> dict[NodeName, str]:
-        """The agents that live, by node, but for this one."""
+        """The agents that live, by node, but for this one and those that nobody can ask."""
         snapshot = await self._store.list(f"{keys.MEMBERS}{Role.AGENT}/")
         members = [found for entry in snapshot.entries if (found := _readable(entry, Member)) is not None]
-        return {NodeName(member.name): member.url for member in members if member.name != self._node}
+        # On this machine, another's loopback address is whoever listens here: not one to show a token to.
+        asked = (each for each in members if not is_loopback(each.url) or each.host == socket.gethostname())
+        return {NodeName(member.name): member.url for member in asked if member.name != self._node}
 
     async def claim(self, entry: str) -> Claim | None:
         key = keys.fetch(entry)

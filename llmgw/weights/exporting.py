@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import secrets
 import shutil
 import tarfile
 from collections.abc import Callable, Sequence
@@ -27,9 +26,9 @@ def to_tar(root: Path, entries: Sequence[Packed], path: Path, told: Told) -> Non
     if os.path.lexists(path):
         raise ArchiveRefused(f"{path} exists: name another, or remove it")
     _check_room(path.parent, sum(each.manifest.size for each in entries))
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    partial = path.with_name(f".{path.name}.partial")  # an earlier one's, that was killed, is written over
     try:
-        with partial.open("xb") as out:
+        with partial.open("wb") as out:
             with tarfile.TarFile(fileobj=out, mode="w", format=tarfile.PAX_FORMAT, copybufsize=CHUNK) as tar:
                 index = _encoded(entries)
                 tar.addfile(_member(INDEX, len(index)), BytesIO(index))
@@ -55,7 +54,8 @@ def to_directory(root: Path, entries: Sequence[Packed], path: Path, told: Told) 
     lacking = [packed for packed in entries if packed.entry not in there]
     _check_room(path, sum(packed.manifest.size for packed in lacking))
     for packed in lacking:
-        partial = path / f".{packed.entry}.{secrets.token_hex(4)}.partial"
+        partial = path / f".{packed.entry}.partial"
+        shutil.rmtree(partial, ignore_errors=True)  # an earlier one's, that was killed
         try:
             for file in packed.manifest.files:
                 _copy(root, packed, file, partial / file.path, told)

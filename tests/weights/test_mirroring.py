@@ -4,17 +4,20 @@ import asyncio
 import hashlib
 import os
 import random
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from servers import Site, serve
 
 from llmgw.admin.own import create_own_app
-from llmgw.agent.mirror import Mirroring
+from llmgw.agent.mirror import MOST, Mirroring, Throttle
 from llmgw.agent.peers import StorePeers
 from llmgw.app.listening import AdminServer, url
 from llmgw.catalog.spec import WeightsSettings, WeightsSpec
@@ -26,9 +29,12 @@ from llmgw.store.codec import encode
 from llmgw.store.held import Held
 from llmgw.store.memory import MemoryStore
 from llmgw.store.values import Applied, Member, Role
-from llmgw.units import MIB, Bytes, Wall
+from llmgw.units import MIB, Bytes, Instant, Mono, Wall
+from llmgw.weights.api import Description, RemoteFile
 from llmgw.weights.cache import Cache
+from llmgw.weights.manifest import Manifest, ManifestFile
 from llmgw.weights.mirror import Mirror, Patience
+from llmgw.weights.peer import Lied, check
 from llmgw.weights.registry import own_sources
 from llmgw.weights.shelf import Shelf
 from llmgw.weights.web import Web
@@ -48,6 +54,8 @@ class Machine:
     peers: StorePeers
     told: list[tuple[str, str]] = field(default_factory=list)
     address: str = ""
+    host: str = socket.gethostname()
+    serving: Mirroring | None = None
 
     async def report(self) -> None:
         room = Bytes(1 << 40)
@@ -62,8 +70,8 @@ class Machine:
 
     async def join(self) -> None:
         member = Member(
-            role=Role.AGENT, name=self.name, instance="1", since=Wall(1.0), version="1", host="here", pid=1, place="p",
-            url=self.address,
+            role=Role.AGENT, name=self.name, instance="1", since=Wall(1.0), version="1", host=self.host, pid=1,
+            place="p", url=self.address,
         )  # fmt: skip
         await self.store.put(keys.member(Role.AGENT, self.name), encode(member))
         await self.report()
@@ -74,14 +82,20 @@ class Machine:
 
 @asynccontextmanager
 async def machine(
-    home: Path, name: str, store: MemoryStore, *, token: str = TOKEN, patience: Patience = QUICK
+    home: Path,
+    name: str,
+    store: MemoryStore,
+    *,
+    token: str = TOKEN,
+    patience: Patience = QUICK,
+    web: type[Web] = Web,
 ) -> AsyncIterator[Machine]:
     clock = SystemClock()
     held = Held(store)
     peers = StorePeers(store, held, node=NodeName(name), clock=clock)
     told: list[tuple[str, str]] = []
     mirror = Mirror(peers, token, clock, tell=lambda reason, message: told.append((reason, message)), patience=patience)
-    sources = own_sources() | {scheme: Web(first_wait=0.05, stall=5.0) for scheme in ("http", "https")}
+    sources = own_sources() | {scheme: web(first_wait=0.05, stall=5.0) for scheme in ("http", "https")}
     cache = Cache(home / name, cluster_id="c1", clock=clock, mirror=mirror, sources=sources)
     cache.open()
     mirroring = Mirroring(Shelf(cache), peers.settings, clock)
@@ -90,7 +104,7 @@ async def machine(
     )
     server = AdminServer(app, ("127.0.0.1", 0))
     running = [asyncio.ensure_future(each) for each in (server.serve(), peers.run())]
-    made = Machine(name, store, cache, peers, told, url(*server.address))
+    made = Machine(name, store, cache, peers, told, url(*server.address), serving=mirroring)
     await made.join()
     try:
         yield made
@@ -273,6 +287,100 @@ async def cut_after(address: str, count: int) -> AsyncIterator[str]:
         server.close()
 
 
+class Knowing(Web):
+    """A source that has checksums of its own."""
+
+    knows_sha256 = True
+
+    async def describe(self, spec: WeightsSpec) -> Description:
+        return Description(files=(RemoteFile(path="m.gguf", sha256=hashlib.sha256(CONTENT).hexdigest()),))
+
+
+async def test_a_peer_whose_manifest_lies_is_found_out_by_the_source(
+    tmp_path: Path, site: Site, store: MemoryStore
+) -> None:
+    async with machine(tmp_path, "n1", store) as first, machine(tmp_path, "n2", store, web=Knowing) as second:
+        site.files["/m.gguf"] = CONTENT[::-1]
+        await first.fetch(wanted(site))
+        await first.report()
+        site.files["/m.gguf"] = CONTENT
+        assert (await second.fetch(wanted(site))).read_bytes() == CONTENT
+        assert [reason for reason, _ in second.told] == ["weights refused"]
+        assert "its source says" in second.told[0][1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"source": "https://example.org/other"},
+        {"files": ()},
+        {"files": (ManifestFile(path="files/../../evil", size=1, sha256="0" * 64),)},
+        {"files": (ManifestFile(path="/files/evil", size=1, sha256="0" * 64),)},
+        {"files": (ManifestFile(path="files/a\n", size=1, sha256="0" * 64),)},
+        {"files": (ManifestFile(path="files/a", size=1, sha256="0" * 63),)},
+        {"files": tuple(ManifestFile(path=path, size=1, sha256="0" * 64) for path in ("files/a", "files/a/b"))},
+        {"folder": "../.."},
+    ],
+)
+def test_a_manifest_that_cannot_be_is_refused(change: dict[str, Any]) -> None:
+    spec = WeightsSpec(source="https://example.org/a")
+    file = ManifestFile(path="files/a", size=1, sha256="0" * 64)
+    right = Manifest(source=spec.source, files=(file,), fetched_at=1.0)
+    check(right, spec, {})
+    with pytest.raises(Lied):
+        check(msgspec.structs.replace(right, **change), spec, {})
+
+
+async def test_a_node_that_serves_as_many_as_it_can_is_waited_for_within_bounds(
+    tmp_path: Path, site: Site, store: MemoryStore
+) -> None:
+    async with machine(tmp_path, "n1", store) as first, machine(tmp_path, "n2", store) as second:
+        await first.fetch(wanted(site))
+        await first.report()
+        assert first.serving is not None
+        first.serving.sending = MOST
+        asked = asyncio.ensure_future(second.fetch(wanted(site)))
+        await asyncio.sleep(0.3)
+        assert not asked.done()
+        first.serving.sending = 0
+        await asked
+        assert len(site.gets) == 1
+        assert first.serving.sending == 0
+
+
+async def test_a_token_is_shown_to_no_loopback_address_of_another_machine(
+    tmp_path: Path, site: Site, store: MemoryStore
+) -> None:
+    async with machine(tmp_path, "n1", store) as first, machine(tmp_path, "n2", store) as second:
+        first.host = "elsewhere"
+        await first.fetch(wanted(site))
+        await first.join()
+        await second.fetch(wanted(site))
+        assert len(site.gets) == 2
+
+
+async def test_what_a_node_sends_stays_within_its_bandwidth() -> None:
+    clock = Counting()
+    throttle = Throttle(clock)
+    for _ in range(4):
+        await throttle.take(MIB, Bytes(2 * MIB))
+    assert clock.slept == pytest.approx(2.0)
+    await throttle.take(MIB, None)
+    assert clock.slept == pytest.approx(2.0)
+
+
+class Counting(SystemClock):
+    """Sleeping takes as long as it should, and no time."""
+
+    slept = 0.0
+
+    def now(self) -> Instant:
+        return Instant(Mono(self.slept), Wall(self.slept))
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept += seconds
+
+
 async def test_nodes_of_a_catalog_that_forbids_it_do_not_mirror(tmp_path: Path, site: Site, store: MemoryStore) -> None:
     applied = Applied(revision=Revision("r"), digest=Digest("d"), at=Wall(1.0), weights=WeightsSettings(mirror=False))
     await store.put(keys.APPLIED, encode(applied))
@@ -337,21 +445,24 @@ async def claimed(one: Machine, spec: WeightsSpec) -> str:
     return entry
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/mirror/..%2f..%2fetc/0", "/mirror/{entry}/1", "/mirror/{entry}/-1", "/mirror/{entry}/manifest.json",
-        "/mirror/{entry}/..%2fmanifest.json", "/mirror/.llmgw-cache", "/mirror/v1-sha256-" + "0" * 64,
-        "/mirror/corrupt-{entry}-00000000", "/mirror/{entry}%2ffiles",
-    ],
-)  # fmt: skip
-async def test_nothing_but_whole_entries_is_served(tmp_path: Path, site: Site, store: MemoryStore, path: str) -> None:
+async def test_nothing_but_whole_entries_is_served(tmp_path: Path, site: Site, store: MemoryStore) -> None:
     async with machine(tmp_path, "n1", store) as first:
         await first.fetch(wanted(site))
         entry = next(str(fact.entry) for fact in first.cache.facts(()))
         (first.cache.root / f"corrupt-{entry}-00000000").mkdir()
-        found = await ask(first, path.replace("{entry}", entry))
-        assert found.status_code in (400, 404, 422)
+        for path in (
+            "..%2f..%2fetc/0",
+            f"{entry}/1",
+            f"{entry}/-1",
+            f"{entry}/manifest.json",
+            f"{entry}/..%2fmanifest.json",
+            f"{entry}%2ffiles",
+            ".llmgw-cache",
+            "v1-sha256-" + "0" * 64,
+            f"corrupt-{entry}-00000000",
+        ):
+            found = await ask(first, f"/mirror/{path}")
+            assert found.status_code in (400, 404, 422), path
 
 
 async def test_a_link_in_an_entry_is_not_followed(tmp_path: Path, site: Site, store: MemoryStore) -> None:
