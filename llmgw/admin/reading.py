@@ -10,8 +10,9 @@ from llmgw.ids import ModelName, NodeName, ReplicaId, SpecDigest
 from llmgw.plan import Assignment, ModelStatus, Rollout, Stopped
 from llmgw.store import keys
 from llmgw.store.api import Entry, Store
-from llmgw.store.codec import decode
+from llmgw.store.codec import decode, decode_shared
 from llmgw.store.election import Leader
+from llmgw.store.histories import decode_entry
 from llmgw.store.values import Applied, CatalogStatus, HistoryEntry, Member, Pinned
 
 T = TypeVar("T")
@@ -45,8 +46,8 @@ async def look(store: Store) -> Seen:
     nodes = (await store.list(keys.NODES)).entries
     held = (await store.list(keys.SUSPENSIONS)).entries
     suspensions = {ModelName(keys.last(entry.key)): _read(entry, Suspension) for entry in held}
-    specs = [_as_suspended(_read(entry, ModelSpec), suspensions) for entry in models]
-    explained = [_read(entry, ModelStatus) for entry in (await store.list(keys.EXPLAIN)).entries]
+    specs = [_as_suspended(decode_shared(entry.value, ModelSpec), suspensions) for entry in models]
+    explained = [decode_shared(entry.value, ModelStatus) for entry in (await store.list(keys.EXPLAIN)).entries]
     reports = [_read(entry, NodeReport) for entry in nodes if entry.key.endswith("/report")]
     assignments = [_read(entry, Assignment) for entry in nodes if "/assignments/" in entry.key]
     cordons = (await store.list(keys.CORDONS)).entries
@@ -76,7 +77,7 @@ def _as_suspended(spec: ModelSpec, suspensions: Collection[ModelName]) -> ModelS
 
 async def history(store: Store) -> tuple[HistoryEntry, ...]:
     """Applied catalogs, oldest first."""
-    return tuple(_read(entry, HistoryEntry) for entry in (await store.list(keys.HISTORY)).entries)
+    return tuple(decode_entry(entry.value, where=entry.key) for entry in (await store.list(keys.HISTORY)).entries)
 
 
 async def recoveries(store: Store, model: ModelName) -> tuple[tuple[SpecDigest, NodeName, RecoveryRecord], ...]:

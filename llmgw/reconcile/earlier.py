@@ -17,7 +17,7 @@ from llmgw.ids import Digest, Revision
 from llmgw.reconcile.in_force import in_force
 from llmgw.store import keys
 from llmgw.store.api import Store
-from llmgw.store.codec import decode
+from llmgw.store.histories import decode_entry
 from llmgw.store.values import HistoryEntry, Pinned
 
 
@@ -80,7 +80,7 @@ class Earlier:
 
     async def _history(self) -> Sequence[HistoryEntry]:
         entries = (await self.store.list(keys.HISTORY)).entries
-        return [decode(entry.value, HistoryEntry, where=entry.key) for entry in entries]
+        return [decode_entry(entry.value, where=entry.key) for entry in entries]
 
 
 def before(entries: Sequence[HistoryEntry], current: Digest | None, pinned: Pinned | None) -> HistoryEntry | None:

@@ -4,7 +4,7 @@ from llmgw.catalog.spec import Catalog, ClusterSpec, ModelSpec
 from llmgw.errors import TerminalError
 from llmgw.store import keys
 from llmgw.store.api import Store
-from llmgw.store.codec import decode
+from llmgw.store.codec import decode, decode_shared
 from llmgw.store.values import Applied
 from llmgw.units import Wall
 
@@ -17,7 +17,7 @@ async def in_force(store: Store) -> tuple[Catalog, Wall] | None:
             return None
         applied = decode(entry.value, Applied, where=entry.key)
         entries = (await store.list(f"{keys.MODELS}{applied.digest}/")).entries
-        models = [decode(one.value, ModelSpec, where=one.key) for one in entries]
+        models = [decode_shared(one.value, ModelSpec) for one in entries]
     except TerminalError:
         return None
     return _catalog(applied, models), applied.at

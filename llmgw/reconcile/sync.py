@@ -38,6 +38,7 @@ from llmgw.store.batches import write_all
 from llmgw.store.codec import decode, encode
 from llmgw.store.follow import follow as follow_store
 from llmgw.store.follow import listed
+from llmgw.store.histories import decode_entry, encode_entry
 from llmgw.store.values import Applied, HistoryEntry, Pinned
 from llmgw.units import Instant
 from llmgw.weights.naming import canonical
@@ -81,7 +82,7 @@ class CatalogSync:
         self._wake = wake
         self._retry = retry
         self._signers = signers
-        self._loader = Loader()
+        self._loader, self._canonical = Loader(), engines.canonical  # of one load and the next, the same
         self._newest: Observation | None = None
         self._asked = 0  #: the newest ask that it came after
         self._judged: tuple[Observation, Loaded] | None = None  #: loaded last: an order is no reason to load anew
@@ -249,7 +250,7 @@ class CatalogSync:
         return self._loader.load(
             source,
             self._engines.rules(),
-            canonical=self._engines.canonical,
+            canonical=self._canonical,
         )
 
     async def _put_in_force(self, loaded: Loaded, earlier: Catalog | None, *, quietly: bool = False) -> None:
@@ -354,7 +355,7 @@ async def publish(store: Store, catalog: Catalog, now: Instant, *, before: Catal
 async def _history(store: Store, catalog: Catalog, now: Instant) -> list[Put | Delete]:
     """One more entry where the content differs from the newest; the oldest beyond HISTORY_KEPT go."""
     entries = (await store.list(keys.HISTORY)).entries
-    last = decode(entries[-1].value, HistoryEntry, where=entries[-1].key) if entries else None
+    last = decode_entry(entries[-1].value, where=entries[-1].key) if entries else None
     if last is not None and last.digest == catalog.digest:
         return []
     number = 1 + (last.number if last else 0)
@@ -369,7 +370,7 @@ async def _history(store: Store, catalog: Catalog, now: Instant) -> list[Put | D
         resolved=moved(catalog),
     )
     surplus = entries[: max(0, len(entries) + 1 - HISTORY_KEPT)]
-    return [Put(keys.history(number), encode(entry)), *(Delete(old.key) for old in surplus)]
+    return [Put(keys.history(number), encode_entry(entry)), *(Delete(old.key) for old in surplus)]
 
 
 def _approved(source: Source, before: Revision) -> bool:

@@ -3,6 +3,7 @@
 A reader keeps what it does not know (`keep`) and refuses what is newer than itself.
 """
 
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -34,6 +35,19 @@ def decode(raw: bytes, kind: type[T], *, where: str = "a stored value") -> T:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.MsgspecError as error:
         raise TerminalError(f"{where} cannot be read as {kind.__name__}: {error}") from error
+
+
+def decode_shared(raw: bytes, kind: type[T]) -> T:
+    """The same for values that many ask for again and again, while their bytes are the same: each of a catalog's models
+    is read by all that happens, and most models are those of the catalog before. Nobody may change the value."""
+    key: Any = kind
+    value: T = _decoded(raw, key)
+    return value
+
+
+@lru_cache(maxsize=65_536)
+def _decoded(raw: bytes, kind: Any) -> Any:
+    return decode(raw, kind)
 
 
 class _Version(msgspec.Struct):

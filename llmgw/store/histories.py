@@ -1,0 +1,54 @@
+"""History entries, packed where they are large: of ten thousand models their sources alone would be more than the store
+takes in one value."""
+
+import base64
+import binascii
+import zlib
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import msgspec
+
+from llmgw.errors import TerminalError
+from llmgw.store.codec import decode, encode
+from llmgw.store.values import HistoryEntry
+from llmgw.units import KIB, MIB
+
+LARGE: Final = 256 * KIB  #: an entry of more is packed
+MOST: Final = 256 * MIB  #: that one may unpack to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Packed:
+    """What is packed. `sources` are those of all models, and not kept."""
+
+    models: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    resolved: dict[str, str] = field(default_factory=dict)
+
+
+def encode_entry(entry: HistoryEntry) -> bytes:
+    whole = encode(entry)
+    if len(whole) <= LARGE:
+        return whole
+    inner = msgspec.json.encode(
+        _Packed(models=dict(entry.models), resolved=dict(entry.resolved)), order="deterministic"
+    )
+    packed = base64.b64encode(zlib.compress(inner)).decode()
+    return encode(replace(entry, sources=(), models={}, resolved={}, packed=packed))
+
+
+def decode_entry(raw: bytes, *, where: str) -> HistoryEntry:
+    """The entry as it was before `encode_entry`. Raises as `codec.decode`."""
+    entry = decode(raw, HistoryEntry, where=where)
+    if not entry.packed:
+        return entry
+    try:
+        unpacking = zlib.decompressobj()
+        data = unpacking.decompress(base64.b64decode(entry.packed, validate=True), MOST)
+        if not unpacking.eof:
+            raise TerminalError(f"{where} cannot be unpacked: its end is missing, or it is too large")
+        inner = msgspec.json.decode(data, type=_Packed)
+    except (binascii.Error, zlib.error, msgspec.MsgspecError) as error:
+        raise TerminalError(f"{where} cannot be unpacked: {error}") from error
+    sources = sorted({source for each in inner.models.values() for source in each})
+    return replace(entry, sources=tuple(sources), models=inner.models, resolved=inner.resolved, packed="")
