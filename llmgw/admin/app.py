@@ -18,7 +18,7 @@ from llmgw.admin.members import member_routes
 from llmgw.admin.model_routes import log_routes, model_routes
 from llmgw.admin.node_routes import node_routes
 from llmgw.admin.order_routes import Find, order_routes
-from llmgw.admin.plan_routes import Foresee, plan_routes
+from llmgw.admin.plan_routes import Foresee, Verdict, plan_routes
 from llmgw.admin.shapes import StopRequest, SwitchOutput
 from llmgw.admin.syncing import Read, Refresh, SyncRequest, sync_routes
 from llmgw.admin.upkeep_routes import upkeep_routes
@@ -50,6 +50,7 @@ def create_app(
     read: Read | None = None,
     webhook: Callable[[], str] | None = None,
     find: Find | None = None,
+    verdict: Verdict | None = None,
     controller: str | None = None,
     leads: Callable[[], bool] = lambda: True,
     patience: float = PATIENCE,
@@ -58,12 +59,12 @@ def create_app(
 
     `collect`: called at each scrape, for metrics of other parts. `state`: where engines' logs are read. `hosts`:
     names besides loopback's and the address that it listens on under which it may be asked. `foresee`: what plans
-    are made by. `compare`: what gives the catalogs that are compared. `find`: what gives an earlier one. `refresh`:
-    what has the catalog's source looked at. `read`: what gives the followed one as it stands there, or at a
-    revision. `webhook`: what gives the secret of who else may have it looked at. `controller`: the name of a
-    fleet's: what other processes know is then asked of them. `leads`: whether metrics of models and nodes are told
-    here. `patience`: seconds without a sign of life after which a node counts as one that could not be asked about
-    its weights.
+    are made by. `compare`: what gives the catalogs that are compared. `find`: what gives an earlier one. `verdict`:
+    what says whether one would be held. `refresh`: what has the catalog's source looked at. `read`: what gives the
+    followed one as it stands there, or at a revision. `webhook`: what gives the secret of who else may have it
+    looked at. `controller`: the name of a fleet's: what other processes know is then asked of them. `leads`: whether
+    metrics of models and nodes are told here. `patience`: seconds without a sign of life after which a node counts
+    as one that could not be asked about its weights.
     """
     # No OpenAPI page: FastAPI's loads its scripts from a network that a server may not have.
     app = FastAPI(title="llmgw", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
@@ -74,7 +75,7 @@ def create_app(
     app.include_router(model_routes(store, events, clock or SystemClock(), here), prefix="/api/v1")
     app.include_router(log_routes(store, state, clock or SystemClock()), prefix="/api/v1")
     app.include_router(_switch_routes(store, clock or SystemClock()), prefix="/api/v1")
-    app.include_router(plan_routes(store, foresee), prefix="/api/v1")
+    app.include_router(plan_routes(store, foresee, verdict), prefix="/api/v1")
     app.include_router(order_routes(store, events, clock or SystemClock(), find), prefix="/api/v1")
     app.include_router(diff_routes(compare), prefix="/api/v1")
     app.include_router(sync_routes(refresh, read), prefix="/api/v1")

@@ -12,7 +12,8 @@ from llmgw.admin.answers import NotThere, answer
 from llmgw.admin.bodies import read_body
 from llmgw.admin.planning import plan_output, route_rows
 from llmgw.admin.plans import PlanOutput, PlanRequest
-from llmgw.admin.views import problem_rows
+from llmgw.admin.views import hold, problem_rows
+from llmgw.catalog.holds import Held
 from llmgw.catalog.load import Loaded
 from llmgw.catalog.spec import Catalog
 from llmgw.errors import CatalogInvalid
@@ -29,7 +30,11 @@ loading it had to say, and what is in force. Raises CatalogInvalid, CatalogUnrea
 not in it."""
 
 
-def plan_routes(store: Store, foresee: Foresee | None) -> APIRouter:
+Verdict = Callable[[Catalog], Awaitable[Held | None]]
+"""Why a catalog would be held, were it the newest revision."""
+
+
+def plan_routes(store: Store, foresee: Foresee | None, verdict: Verdict | None = None) -> APIRouter:
     """`foresee` None: nobody here decides what runs."""
     routes = APIRouter()
 
@@ -49,6 +54,7 @@ def plan_routes(store: Store, foresee: Foresee | None) -> APIRouter:
             raise NotThere(str(error)) from error
         routes = route_rows(before, loaded.catalog) if before is not None else ()
         told = plan_output(forecast, in_force=before.revision if before is not None else None, routes=routes)
-        return answer(replace(told, source=source, warnings=problem_rows(loaded.warnings)))
+        held = hold(await verdict(loaded.catalog)) if verdict is not None else None
+        return answer(replace(told, source=source, warnings=problem_rows(loaded.warnings), held=held))
 
     return routes

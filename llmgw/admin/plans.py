@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from llmgw.admin.shapes import VERSION, ProblemRow, Size, Time
+from llmgw.admin.shapes import VERSION, HoldRow, ProblemRow, Size, Time
 from llmgw.catalog.spec import Catalog
 
 
@@ -166,7 +166,8 @@ class PlanOutput:
     `revision`: of the catalog that is planned; `in_force`: of the one that is served now. `offline`: against a fleet
     that is described. `stopped`: by the operator: nothing is wanted. `under_way`: replicas that are starting or ending
     already, taken as done. `settled`: false where so many passes did not come to rest. `due`: when waiting launches are
-    looked at again. `fetch`: bytes in all; `fetch_unknown`: files whose size nobody knows.
+    looked at again. `held`: why all that would wait for a person first. `fetch`: bytes in all; `fetch_unknown`: files
+    whose size nobody knows.
     """
 
     version: int = VERSION
@@ -191,6 +192,7 @@ class PlanOutput:
     waiting: tuple[WaitingRow, ...] = ()
     models: tuple[EndRow, ...] = ()
     nodes: tuple[NodeEndRow, ...] = ()
+    held: HoldRow | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

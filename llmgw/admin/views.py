@@ -125,7 +125,7 @@ def catalog(seen: Seen) -> CatalogRow:
             for c in known.conditions
         ),
         passed_at=known.passed_at,
-        held=_hold(known.held),
+        held=hold(known.held),
         suspended=_suspension(seen.suspended),
         pinned=None
         if seen.pinned is None
@@ -133,7 +133,7 @@ def catalog(seen: Seen) -> CatalogRow:
     )
 
 
-def _hold(held: Held | None) -> HoldRow | None:
+def hold(held: Held | None) -> HoldRow | None:
     return None if held is None else HoldRow(reason=held.reason, message=held.message, models=held.models)
 
 

@@ -247,6 +247,7 @@ async def _controller(joined: _Joined, options: ControllerOptions, say: Say) -> 
         read=leading.read,
         webhook=parts.secret_of(options.webhook),
         find=leading.find,
+        verdict=leading.verdict,
         controller=options.name,
         leads=lambda: leading.leads,
     )

@@ -9,6 +9,7 @@ import structlog
 from prometheus_client.core import Metric
 
 from llmgw.app.parts import Deciding
+from llmgw.catalog.holds import Held
 from llmgw.catalog.live import CatalogState
 from llmgw.catalog.load import Loaded
 from llmgw.catalog.spec import Catalog
@@ -110,6 +111,9 @@ class Leading:
 
     async def compare(self, catalog: Catalog | None) -> tuple[Catalog | None, Catalog]:
         return await self._leader().comparing.sides(catalog)
+
+    async def verdict(self, catalog: Catalog) -> Held | None:
+        return await self._leader().sync.verdict(catalog)
 
     async def find(self, revision: str | None) -> Catalog:
         return await self._leader().sync.find(revision)

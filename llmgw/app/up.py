@@ -103,6 +103,7 @@ def _build(
             read=deciding.comparing.read,
             webhook=parts.secret_of(options.webhook),
             find=deciding.sync.find,
+            verdict=deciding.sync.verdict,
         ),
         token=token,
         admin=options.admin,

@@ -58,6 +58,8 @@ def told(plan: PlanOutput, now: float = 0.0) -> Iterator[str]:
     for warning in plan.warnings:
         yield f"{problem_line(warning)} (warning)"
     yield _heading(plan)
+    if plan.held is not None:
+        yield f"It would be held: {plan.held.message}"
     for action in plan.actions:
         yield ""
         yield from _action(action)

@@ -135,6 +135,10 @@ class CatalogSync:
             if any(is_order(change.key) for change in changes):
                 self._arrived.set()
 
+    async def verdict(self, catalog: Catalog) -> Held | None:
+        """Why a valid catalog would be held, were it the newest revision, whatever its commit says."""
+        return judge(catalog, self._live.current, await read_orders(self._store))
+
     async def find(self, revision: str | None) -> Catalog:
         """An earlier catalog, or the one before that in force. Raises as `Earlier.find`."""
         pinned, current = (await read_orders(self._store)).pinned, self._live.current

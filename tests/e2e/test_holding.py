@@ -46,6 +46,7 @@ def test_a_commit_that_removes_most_models_waits_across_a_restart_until_it_is_ap
         assert f"llmgw approve {bad[:12]}" in told
         assert "removes 3 of 4 models in force: ant, bee, cat" in told
         assert daemon.ask("collect")["stale"] is not None, "nothing is deleted while that is open"
+        assert "It would be held: removes 3 of 4 models" in daemon.cli("plan", check=False).stdout
 
         daemon.kill()
         daemon.start()
@@ -133,6 +134,7 @@ def test_a_suspended_catalog_reads_and_holds_what_comes(tmp_path: Path) -> None:
         daemon.ready("ant", "bee")
 
 
+@pytest.mark.slow
 def test_a_rollback_stays_across_restarts_until_resume(tmp_path: Path) -> None:
     repo = Repo(tmp_path / "catalog")
     first = repo.commit({"ant.yaml": command("ant")})
