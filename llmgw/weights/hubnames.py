@@ -34,7 +34,7 @@ class HubSource:
         """Whether it names a commit, so that its bytes are the same for ever."""
         return self.revision is not None and _COMMIT.match(self.revision) is not None
 
-    def at(self, commit: str) -> "HubSource":
+    def at(self, commit: str | None) -> "HubSource":
         return replace(self, revision=commit)
 
     def __str__(self) -> str:

@@ -141,9 +141,9 @@ def is_entry(name: str) -> bool:
 @lru_cache(maxsize=8192)
 def stem(source: str) -> str:
     """A canonical source without its revision: what all of its revisions have in common."""
-    if source.partition("://")[0] in _FIXED or "@" not in source:
-        return source
-    return source.rpartition("@")[0]
+    if source.startswith(f"{hubnames.SCHEME}://"):
+        return str(hubnames.parse(source).at(None))
+    return source if source.partition("://")[0] in _FIXED else _PINNED.sub("", source)
 
 
 @lru_cache(maxsize=8192)
@@ -161,8 +161,9 @@ def is_held_as(wanted: str, held: str) -> bool:
 @lru_cache(maxsize=8192)
 def repository(source: str) -> str:
     """Of a canonical source: what has revisions as a whole."""
-    found = parse(source) if source.startswith(f"{hubnames.SCHEME}://") else None
-    return f"{hubnames.SCHEME}://{found.repo}" if isinstance(found, HubSource) else stem(source)
+    if source.startswith(f"{hubnames.SCHEME}://"):
+        return f"{hubnames.SCHEME}://{hubnames.parse(source).repo}"
+    return stem(source)
 
 
 def is_local(source: str) -> bool:

@@ -8,6 +8,7 @@ from llmgw.catalog.spec import WeightsSpec
 from llmgw.errors import WeightsRefused
 from llmgw.weights import naming
 from llmgw.weights.api import Description, Fetched, WeightSource, Work
+from llmgw.weights.filesystems import Filesystems
 from llmgw.weights.hub import Hub
 from llmgw.weights.inplace import InPlace
 from llmgw.weights.pypi import Pypi
@@ -19,7 +20,7 @@ Sources = Mapping[str, WeightSource]
 
 def own_sources() -> dict[str, WeightSource]:
     """Those that come with llmgw."""
-    return by_scheme((InPlace(), Hub(), Pypi(), Web()))
+    return by_scheme((InPlace(), Hub(), Pypi(), Web(), Filesystems()))
 
 
 def by_scheme(sources: "tuple[WeightSource, ...]") -> dict[str, WeightSource]:

