@@ -1,5 +1,6 @@
 """`llmgw doctor`"""
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,10 @@ def doctor(
     engine_ports: Annotated[
         str | None, typer.Option("--engine-ports", metavar="LO-HI", help="As given to `up`.")
     ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option("--store", envvar="LLMGW_STORE", metavar="URL", help="A fleet's: etcd and who meets there, too."),
+    ] = None,
     output: Output = OutputFormat.TABLE,
     as_json: Json = False,
 ) -> int:
@@ -41,6 +46,7 @@ def doctor(
     \b
     Example:
       llmgw doctor
+      llmgw doctor --store etcd://etcd-1,etcd-2,etcd-3
       llmgw doctor --json | jq -r '.checks[] | select(.verdict != "ok") | [.name, .advice] | @tsv'
     """
     from llmgw.admin.shapes import DoctorOutput
@@ -60,7 +66,7 @@ def doctor(
         ports=port_range(engine_ports) if engine_ports is not None else DEFAULT_PORTS,
         daemon=any(row.verdict != checkup.FAIL and row.name == "daemon" and "answers" in row.message for row in rows),
     )
-    rows = [*checkup.examine(machine), *_gpus(), *_engines(), *rows]
+    rows = [*checkup.examine(machine), *_gpus(), *_engines(), *rows, *_store(store)]
     failed = any(row.verdict == checkup.FAIL for row in rows)
     if wants_json(output, as_json):
         print_json(DoctorOutput(well=not failed, checks=tuple(rows)))
@@ -106,6 +112,14 @@ def _engines() -> "Iterator[CheckRow]":
 
     found = find_engines()
     yield from checkup.engines(found, asyncio.run(Fingerprints(found).look()))
+
+
+def _store(url: str | None) -> "Iterator[CheckRow]":
+    from llmgw.cli import checkup_store
+    from llmgw.store.address import read_address
+
+    if url is not None:
+        yield from checkup_store.examine(read_address(url, os.environ))
 
 
 def _daemon(root: Path) -> "Iterator[CheckRow]":

@@ -60,6 +60,7 @@ class Endpoint:
     lease: Any
     watch: Any
     auth: Any
+    maintenance: Any
 
 
 class NoAnswer(RetryableError):
@@ -201,7 +202,13 @@ class Calls:
         else:
             channel = rpc.secure_channel(target, _credentials(tls), options=OPTIONS)
         return Endpoint(
-            target, channel, rpc.KVStub(channel), rpc.LeaseStub(channel), rpc.WatchStub(channel), rpc.AuthStub(channel)
+            target,
+            channel,
+            rpc.KVStub(channel),
+            rpc.LeaseStub(channel),
+            rpc.WatchStub(channel),
+            rpc.AuthStub(channel),
+            rpc.MaintenanceStub(channel),
         )
 
 

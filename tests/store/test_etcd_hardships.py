@@ -15,6 +15,7 @@ from pathlib import Path
 import grpc
 import pytest
 from aetcd import rpc
+from etcd_users import admin, with_users
 from etcds import Etcd, free_ports
 
 from llmgw.clock import SystemClock
@@ -43,12 +44,6 @@ async def store_at(where: Address) -> AsyncIterator[EtcdStore]:
         yield store
     finally:
         await store.close()
-
-
-@asynccontextmanager
-async def admin(server: Etcd) -> AsyncIterator[grpc.aio.Channel]:
-    async with grpc.aio.insecure_channel(server.target) as channel:
-        yield channel
 
 
 async def compact(server: Etcd, revision: int) -> None:
@@ -430,20 +425,6 @@ async def test_a_member_without_a_leader_is_passed_over(etcd: Etcd) -> None:
             await store.txn([Delete("k")], expect=[Expect("k", 1)])
 
 
-async def with_users(server: Etcd) -> None:
-    """Root, and a user `llmgw` that may do what it wants under /llmgw/ alone."""
-    async with admin(server) as channel:
-        auth = rpc.AuthStub(channel)
-        await auth.RoleAdd(rpc.AuthRoleAddRequest(name="root"))
-        await auth.RoleAdd(rpc.AuthRoleAddRequest(name="llmgw"))
-        permission = rpc.Permission(permType=rpc.Permission.READWRITE, key=b"/llmgw/", range_end=b"/llmgw0")
-        await auth.RoleGrantPermission(rpc.AuthRoleGrantPermissionRequest(name="llmgw", perm=permission))
-        for name, password in (("root", "secret of root"), ("llmgw", "secret of llmgw")):
-            await auth.UserAdd(rpc.AuthUserAddRequest(name=name, password=password))
-            await auth.UserGrantRole(rpc.AuthUserGrantRoleRequest(user=name, role=name))
-        await auth.AuthEnable(rpc.AuthEnableRequest())
-
-
 async def test_a_user_with_a_password_and_a_login_that_a_restart_of_etcd_ends(etcd: Etcd) -> None:
     await with_users(etcd)
     login = {"user": "llmgw", "password": "secret of llmgw"}
@@ -488,37 +469,6 @@ async def test_what_etcd_does_not_allow_is_told_without_the_password(etcd: Etcd)
                 assert told in str(caught.value)
                 assert "secret" not in str(caught.value)
             assert "secret" not in repr(store._address)
-
-
-@pytest.fixture(scope="session")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """ca.pem, and server.pem and client.pem signed by it, each with a key."""
-    root = tmp_path_factory.mktemp("tls")
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=root, check=True, capture_output=True)
-
-    new = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl(*new, "-x509", "-days", "2", "-subj", "/CN=test ca", "-keyout", "ca.key", "-out", "ca.pem")
-    (root / "names").write_text("subjectAltName=IP:127.0.0.1")
-    for name in ("server", "client"):
-        openssl(*new, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
-        sign = ("x509", "-req", "-days", "2", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial")
-        openssl(*sign, "-extfile", "names", "-in", f"{name}.csr", "-out", f"{name}.pem")
-    return root
-
-
-@pytest.fixture
-def tls_etcd(etcd_binary: str, tmp_path: Path, certificates: Path) -> Iterator[Etcd]:
-    def file(name: str) -> str:
-        return str(certificates / name)
-
-    arguments = ["--cert-file", file("server.pem"), "--key-file", file("server.key"), "--client-cert-auth"]
-    server = Etcd(etcd_binary, tmp_path / "etcd", arguments=[*arguments, "--trusted-ca-file", file("ca.pem")]).start()
-    try:
-        yield server
-    finally:
-        server.kill()
 
 
 async def test_tls_both_ways(tls_etcd: Etcd, certificates: Path) -> None:
