@@ -242,7 +242,11 @@ def _move_and_end(top: Inside, name: str, doomed: Doomed) -> None:
     private = f"removing-{'kept-' if part else ''}{entry}-{secrets.token_hex(4)}"
     top.mkdir(private)
     with top.enter(private) as room:
-        top.rename(name, room, "entry")
+        try:
+            top.rename(name, room, "entry")
+        except OSError:  # somebody was faster
+            top.rmdir(private)
+            raise
         try:
             if room.identity_of("entry") != was:
                 raise Refusal("it was exchanged for another while it was looked at")
