@@ -67,6 +67,7 @@ def test_every_store_key_is_in_the_table_and_no_other() -> None:
         keys.member("ROLE", "NAME"),
         keys.restart("ROLE", "NAME"),
         keys.events("ROLE", "NAME"),
+        keys.fetch("ENTRY"),
         keys.upkeep_order(NodeName("NODE"), "ID"),
         keys.upkeep_answer(NodeName("NODE"), "ID"),
     }
