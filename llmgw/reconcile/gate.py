@@ -39,7 +39,7 @@ def judge(catalog: Catalog, before: Catalog | None, orders: Orders, *, removal_a
 
     `removal_approved`: its commit says that what it removes is meant.
     """
-    if before is not None and before.digest == catalog.digest:
+    if before is not None and _is_same(catalog, before):
         return None
     if orders.pinned is not None and orders.pinned.digest != catalog.digest:
         told = f"rolled back to {_short(orders.pinned.revision)} by {orders.pinned.by}"
@@ -56,6 +56,13 @@ def judge(catalog: Catalog, before: Catalog | None, orders: Orders, *, removal_a
         told = f"`sync: manual`: `llmgw apply {_short(catalog.revision)}` puts it in force"
         return Held(reason=HoldReason.MANUAL, message=told)
     return None
+
+
+def _is_same(catalog: Catalog, before: Catalog) -> bool:
+    """By content: a digest that an earlier version of llmgw made may be another."""
+    return before.digest == catalog.digest or (
+        before.models == catalog.models and before.cluster == catalog.cluster
+    )  # fmt: skip
 
 
 def _removal(catalog: Catalog, before: Catalog, suspensions: Collection[ModelName]) -> Held | None:

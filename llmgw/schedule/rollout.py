@@ -39,6 +39,9 @@ def begin(
         old, rollout = before.models.get(name), known.get(name)
         if old is None or digest_of(name, old.profiles) == (wanted := digest_of(name, model.profiles)):
             continue
+        if not (model.profiles and old.profiles):  # others run it, or did: there is nothing to launch
+            changed[name] = None
+            continue
         good, revision = old.profiles, before.revision
         if rollout is not None and not rollout.ready:
             good, revision = rollout.good, rollout.good_revision
