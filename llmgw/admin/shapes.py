@@ -6,7 +6,7 @@ a reader must take a word it does not know yet.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -477,6 +477,17 @@ class ValidateOutput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShowOutput:
+    """`llmgw validate --show`: a model merged over its template, secrets hidden. `origins`: where each single value was
+    written, `file:line:column`, by its JSON path."""
+
+    version: int = VERSION
+    name: str
+    document: Mapping[str, Any]
+    origins: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DownOutput:
     """`llmgw down`. `ended`: engines that were ended, beside the `daemon` where there was one."""
 
@@ -629,6 +640,7 @@ OUTPUTS: Final = {
     "weights": WeightsOutput,
     "upkeep": UpkeepOutput,
     "validate": ValidateOutput,
+    "show": ShowOutput,
     "down": DownOutput,
     "doctor": DoctorOutput,
     "plugins": PluginsOutput,

@@ -11,8 +11,11 @@ from jsonschema import Draft202012Validator, SchemaError
 
 from llmgw.admin.shapes import ValidateOutput
 from llmgw.admin.views import problem_rows
+from llmgw.catalog.document import quoted
 from llmgw.catalog.load import load_catalog, revision_of
 from llmgw.catalog.rules import EngineRules
+from llmgw.catalog.schemas import did_you_mean
+from llmgw.catalog.showing import Shown, names, show
 from llmgw.catalog.source import MAX_FILE, Source, read_source
 from llmgw.cli.reports import Report
 from llmgw.errors import CatalogInvalid, CatalogUnreadable, Problem, TerminalError
@@ -63,6 +66,22 @@ def targets(paths: Sequence[Path]) -> list[Target]:
     return [*found, Target(files=files)] if files else found
 
 
+def _source(target: Target) -> Source:
+    """Raises CatalogUnreadable when there is nothing to check."""
+    return _files(target.files) if target.directory is None else read_source(target.directory)
+
+
+def shown_model(target: Target, name: str) -> Shown:
+    """Raises CatalogUnreadable, and TerminalError where there is no such model."""
+    source = _source(target)
+    shown = show(source, name)
+    if shown is None:
+        known = names(source)
+        hint = did_you_mean(name, known) if name not in known else ": the template that it extends is not there"
+        raise TerminalError(f"no model {quoted(name)} to show{hint}")
+    return shown
+
+
 def check(
     target: Target,
     engines: Mapping[str, EngineRules],
@@ -72,7 +91,7 @@ def check(
 ) -> Checked:
     """Raises CatalogUnreadable when there is nothing to check."""
     root = Path.cwd() if target.directory is None else target.directory
-    source = _files(target.files) if target.directory is None else read_source(target.directory)
+    source = _source(target)
     if source.note:
         say(source.note)
     try:

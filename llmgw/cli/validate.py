@@ -1,5 +1,6 @@
 """`llmgw validate`"""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -41,6 +42,10 @@ def validate(
             help="NAME.json, the options' schema of each engine whose plugin is not installed here.",
         ),
     ] = None,
+    show: Annotated[
+        str | None,
+        typer.Option("--show", metavar="MODEL", help="Print that model, merged, with where each value was written."),
+    ] = None,
     output: Annotated[
         ReportFormat, typer.Option("--output", "-o", help="What to print on stdout.")
     ] = ReportFormat.TEXT,
@@ -52,6 +57,7 @@ def validate(
     Example:
       llmgw validate ./catalog
       llmgw validate --strict -o github catalogs/*
+      llmgw validate --show qwen3-8b ./catalog
     """
     from llmgw.cli import checking, logs
     from llmgw.cli.printing import note
@@ -59,10 +65,32 @@ def validate(
     logs.configure()
     rules, canonical = _engine_rules(engine_schemas)
     found = checking.targets(paths or [Path()])
+    if show is not None:
+        return _show(paths or [Path()], show, ReportFormat.JSON if as_json else output)
     checked = [checking.check(target, rules, note, canonical=canonical) for target in found]
     _print(checked, ReportFormat.JSON if as_json else output)
     bad = any(each.report.problems or (strict and each.report.warnings) for each in checked)
     return ExitCode.INVALID_CATALOG if bad else ExitCode.FINE
+
+
+def _show(paths: "Sequence[Path]", name: str, output: ReportFormat) -> int:
+    """Raises TerminalError where there is no such model, UsageError where it cannot be said so."""
+    from llmgw.admin.shapes import ShowOutput
+    from llmgw.cli.checking import shown_model, targets
+    from llmgw.cli.printing import print_json
+    from llmgw.errors import UsageError
+
+    if output not in (ReportFormat.TEXT, ReportFormat.JSON):
+        raise UsageError("--show prints text, or JSON with -o json")
+    found = targets(paths)
+    if len(found) != 1:
+        raise UsageError("--show is about one catalog: name one directory")
+    shown = shown_model(found[0], name)
+    if output is ReportFormat.JSON:
+        print_json(ShowOutput(name=shown.name, document=shown.document, origins=shown.origins))
+    else:
+        sys.stdout.write(shown.text)
+    return ExitCode.FINE
 
 
 def _engine_rules(directory: Path | None) -> "tuple[Mapping[str, EngineRules], Callable[[str], str]]":

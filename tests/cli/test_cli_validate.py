@@ -1,6 +1,7 @@
 """`llmgw validate`: what it takes, and the forms in which it answers."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,8 @@ SARIF_ESSENTIALS: dict[str, Any] = {
         }
     },
 }  # fmt: skip
+
+SCHEMAS = Path(__file__).parents[2] / "schemas" / "output"
 
 Ran = tuple[int, str, str]
 
@@ -212,11 +215,47 @@ def test_a_directory_of_schemas_that_is_not_there_is_told(tmp_path: Path) -> Non
 def test_what_is_not_there_is_unreadable(tmp_path: Path) -> None:
     (target,) = targets([tmp_path / "none"])
     with pytest.raises(CatalogUnreadable):
-        check(target, {}, print)
+        check(target, {}, print, canonical=str)
 
 
 def test_the_answer_over_one_catalog_has_its_revision(here: Path) -> None:
     rules = {"command": EngineRules(options_schema={"type": "object"}, roles=None)}
-    (one,) = [check(target, rules, print) for target in targets([here / "doubtful"])]
+    (one,) = [check(target, rules, print, canonical=str) for target in targets([here / "doubtful"])]
     assert as_output([one]).revision == one.revision is not None
     assert as_output([one, one]).revision is None
+
+
+TEMPLATED = """\
+apiVersion: llmgw/v1
+kind: Template
+name: base
+priority: 7
+---
+apiVersion: llmgw/v1
+kind: Model
+name: one
+extends: base
+profiles:
+  - {name: main, engine: command, memory: 1GiB, env: {A: hunter2}, options: {command: [x, "{port}"]}}
+"""
+
+
+def test_a_model_is_shown_merged_with_where_each_value_was_written(here: Path, run: Callable[..., Ran]) -> None:
+    (here / "part" / "m.yaml").write_text(TEMPLATED)
+    code, out, _ = run("--show", "one", "part")
+    assert (code, "hunter2" in out) == (0, False)
+    assert re.search(r"^priority: 7 +# m\.yaml:4:11$", out, re.MULTILINE)
+    code, out, _ = run("--show", "one", "part", "--json")
+    answer = json.loads(out)
+    Draft202012Validator(json.loads((SCHEMAS / "show.v1.schema.json").read_text())).validate(answer)
+    assert (answer["document"]["priority"], answer["origins"]["$.priority"]) == (7, "m.yaml:4:11")
+
+
+def test_a_model_that_is_not_there_cannot_be_shown(here: Path, run: Callable[..., Ran]) -> None:
+    (here / "part" / "m.yaml").write_text(TEMPLATED)
+    code, _, err = run("--show", "on", "part")
+    assert (code, "no model 'on' to show; did you mean 'one'?" in err) == (1, True)
+    (here / "part" / "m.yaml").write_text(TEMPLATED.replace("extends: base", "extends: bse"))
+    assert "the template that it extends is not there" in run("--show", "one", "part")[2]
+    assert run("--show", "one", "part", "bad")[0] == 64
+    assert run("--show", "one", "part", "-o", "sarif")[0] == 64

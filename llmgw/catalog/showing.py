@@ -1,0 +1,93 @@
+"""A model as it is judged: its document merged over its template, and where each value of it was written."""
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+
+from llmgw.catalog import yamldoc
+from llmgw.catalog.document import Document, Path, as_mapping, json_path
+from llmgw.catalog.leaves import HIDDEN, is_secret
+from llmgw.catalog.node import Node
+from llmgw.catalog.source import Source
+from llmgw.catalog.templates import Templates
+
+_WIDTH: Final = 10_000  #: a line is a value: nothing is folded
+_COLUMN: Final = 50  #: where origins stand
+_FIRST: Final = ("apiVersion", "kind", "name", "extends")
+"""Keys that people expect at the top; after a merge those of the template would be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """`document`: secrets hidden, since it is for people's eyes. `origins`: `file:line:column` of each single value, by
+    its JSON path."""
+
+    name: str
+    document: Mapping[str, Any]
+    origins: Mapping[str, str]
+    text: str  #: as YAML, with the origins as comments
+
+
+def names(source: Source) -> list[str]:
+    """Of the models, so far as they can be read."""
+    return [name for document in _of_kind(source, "Model") if isinstance(name := document.value.get("name"), str)]
+
+
+def show(source: Source, name: str) -> Shown | None:
+    """None: there is no such model, or nothing to merge it with. Documents that have faults are shown as they are."""
+    templates = Templates(_of_kind(source, "Template"))
+    for document in _of_kind(source, "Model"):
+        if document.value.get("name") != name:
+            continue
+        merged, _ = templates.merge(document)
+        return None if merged is None else _shown(name, merged)
+    return None
+
+
+def _of_kind(source: Source, kind: str) -> Sequence[Document]:
+    documents = [each for file, data in sorted(source.files.items()) for each in yamldoc.parse(file, data)[0]]
+    return [document for document in documents if as_mapping(document.value).get("kind") == kind]
+
+
+def _shown(name: str, document: Document) -> Shown:
+    origins: dict[str, str] = {}
+    told = _told(document, document.root, (), origins)
+    out = io.StringIO()
+    yaml = YAML()
+    yaml.width = _WIDTH
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml.dump(told, out)
+    return Shown(name=name, document=_plain(told), origins=origins, text=out.getvalue())
+
+
+def _told(document: Document, node: Node, path: Path, origins: dict[str, str]) -> Any:
+    """A value for ruamel.yaml to write, each single one with a comment."""
+    if not isinstance(node.value, dict | list) or not node.value:
+        return HIDDEN if _may_be_secret(node, path) else node.value
+    made: Any = CommentedMap() if isinstance(node.value, dict) else CommentedSeq()
+    ordered = sorted(node.items.items(), key=lambda item: path != () or item[0] not in _FIRST)
+    for key, inner in ordered:
+        at = (*path, key)
+        value = _told(document, inner, at, origins)
+        made.append(value) if isinstance(made, CommentedSeq) else made.update({key: value})
+        if not isinstance(inner.value, dict | list) or not inner.value:
+            origins[json_path(at)] = document.where(at)
+            made.yaml_add_eol_comment(document.where(at), key=key, column=_COLUMN)
+    return made
+
+
+def _may_be_secret(node: Node, path: Path) -> bool:
+    if not isinstance(node.value, str) or not path or path[-1] in ("from_env", "from_file"):
+        return False
+    return "env" in path or any(is_secret(str(step)) for step in path if isinstance(step, str))
+
+
+def _plain(value: Any) -> Any:
+    """Without ruamel.yaml's own types."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list) else value
