@@ -20,7 +20,8 @@ from llmgw.admin.node_routes import node_routes
 from llmgw.admin.order_routes import Find, order_routes
 from llmgw.admin.plan_routes import Foresee, Verdict, plan_routes
 from llmgw.admin.shapes import StopRequest, SwitchOutput
-from llmgw.admin.syncing import Read, Refresh, SyncRequest, sync_routes
+from llmgw.admin.syncing import Read, Refresh, sync_routes
+from llmgw.admin.syncs import SyncRequest
 from llmgw.admin.upkeep_routes import upkeep_routes
 from llmgw.admin.webhook import webhook_routes
 from llmgw.clock import Clock, SystemClock

@@ -19,7 +19,7 @@ from llmgw.admin.plans import PLANS
 from llmgw.admin.shapes import OUTPUTS
 from llmgw.admin.simulations import SIMULATIONS
 from llmgw.admin.stories import STORIES
-from llmgw.admin.syncing import SYNCS
+from llmgw.admin.syncs import SYNCS
 
 ALL: Final = {
     **OUTPUTS,

@@ -1,7 +1,6 @@
-"""`llmgw sync`: its JSON object, and the route that has the catalog's source looked at now. It only gains fields."""
+"""The routes that have the catalog's source looked at now, and that give what is there."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final
 
 from fastapi import APIRouter, Request
@@ -10,8 +9,8 @@ from starlette.responses import Response
 
 from llmgw.admin.answers import answer
 from llmgw.admin.bodies import read_body
-from llmgw.admin.shapes import VERSION, ProblemRow
-from llmgw.admin.views import problem_rows
+from llmgw.admin.syncs import CatalogAnswer, SyncOutput, SyncRequest
+from llmgw.admin.views import hold, problem_rows
 from llmgw.catalog.live import CatalogState
 from llmgw.catalog.spec import Catalog
 from llmgw.errors import CatalogInvalid
@@ -27,43 +26,6 @@ are asked for what they are at now."""
 
 Read = Callable[[str | None], Awaitable[Catalog]]
 """The followed catalog as it stands there, or at a revision. Raises CatalogInvalid, CatalogUnreadable."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncOutput:
-    """`llmgw sync`. `done`: the source was looked at, and what was found there is in force or refused: `error` (it
-    cannot be read) or `problems` (it is invalid) say why then. `attempted`: the newest revision; `applied`: that in
-    force."""
-
-    version: int = VERSION
-    done: bool
-    source: str
-    attempted: str | None = None
-    applied: str | None = None
-    error: str | None = None
-    problems: tuple[ProblemRow, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncRequest:
-    """The body of `POST /api/v1/sync`. `patience`: seconds to wait for; 0: not at all. `weights`: also ask what the
-    branches and tags of weights are at now."""
-
-    patience: float = 60.0
-    weights: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogAnswer:
-    """For `llmgw plan` and `llmgw diff`, where the repository is not on their machine. `catalog` null: `problems` say
-    why."""
-
-    catalog: Catalog | None = None
-    problems: tuple[ProblemRow, ...] = ()
-
-
-SYNCS: Final = {"sync": SyncOutput}
-"""By schema's name, as `shapes.OUTPUTS`."""
 
 
 def sync_routes(refresh: Refresh | None, read: Read | None) -> APIRouter:
@@ -93,6 +55,7 @@ def sync_routes(refresh: Refresh | None, read: Read | None) -> APIRouter:
                 applied=state.applied,
                 error=state.error,
                 problems=problem_rows(state.problems),
+                held=hold(state.held),
             )
         )
 

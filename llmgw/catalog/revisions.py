@@ -63,7 +63,6 @@ def read_revision(directory: Path, revision: str, *, below: str = "", env: git.E
         problems=tuple(sorted((*problems, *refused))),
         note=note,
         repository=directory,
-        below=below,
     )
 
 
@@ -91,6 +90,8 @@ def _facts(directory: Path, revision: str, below: str, env: git.Env) -> git.Fact
         facts = git.facts(root, revision, within=git.inside(root, below) if below else None, env=env)
     except FileNotFoundError as error:
         raise CatalogUnreadable(f"reading revision {quoted(revision)} takes git, which is not installed") from error
+    if facts is None and revision == "HEAD":
+        raise CatalogUnreadable(f"the repository of {directory} has no commit yet at its HEAD: push or commit one")
     if facts is None:
         raise CatalogUnreadable(
             f"no revision {quoted(revision)} in the repository of {directory}: `git log` lists them"

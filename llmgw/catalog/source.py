@@ -38,8 +38,7 @@ class Source:
 
     `commit` is HEAD (None outside git or without one), `dirty`: the files differ from it. `problems` make the source
     invalid before anything is parsed: a link that leaves the directory, a file too large. `note` is for the operator.
-    `repository`: where git can be asked more about `commit` (its message, its signature), and for others, of which
-    the directory `below` is read.
+    `repository`: where git can be asked more about `commit`: its message, its signature.
     """
 
     files: Mapping[str, bytes]
@@ -48,7 +47,6 @@ class Source:
     problems: tuple[Problem, ...] = ()
     note: str | None = None
     repository: Path | None = field(default=None, compare=False)
-    below: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +185,7 @@ def look_at(path: Path, *, contents: bool = False) -> Look:
     if repository is not None:
         look.head, look.lock = repository.stamp(), stamp_of(repository.lock)
     elif git.is_bare(root):
-        look.error = f"{path} is a bare git repository: restart llmgw, so that it follows what is committed there"
+        look.error = f"{path} is a bare git repository, which has no files: name a checkout of it"
         return look
     _walk(root, look)
     if contents:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from llmgw.cli.exits import ExitCode
-from llmgw.cli.followed import ask_for, is_here
+from llmgw.cli.followed import ask_for, is_here, read_here
 from llmgw.cli.options import Admin, Json, Output, OutputFormat, State, state_root, wants_json
 from llmgw.errors import CatalogUnreadable, UsageError
 
@@ -102,7 +102,6 @@ class _Sides:
         from llmgw.admin.diffs import invalid_output
         from llmgw.catalog.load import load_catalog
         from llmgw.catalog.revisions import read_revision
-        from llmgw.catalog.source import read_source
         from llmgw.cli.printing import note
         from llmgw.engine.manager import find_engines
         from llmgw.errors import CatalogInvalid
@@ -114,7 +113,7 @@ class _Sides:
             if client is not None and (text is None or not is_here(followed)):
                 return ask_for(client, text)
             if text is None or Path(text).exists():
-                source = read_source(Path(text or followed))
+                source = read_here(Path(text or followed))
             else:
                 source = read_revision(Path(followed), text)
             if source.note:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from llmgw.catalog.source import Source
     from llmgw.catalog.spec import Catalog
     from llmgw.cli.client import AdminClient
 
@@ -13,9 +14,17 @@ def is_here(source: str | None) -> bool:
     return source is not None and Path(source).exists()
 
 
+def read_here(path: Path) -> "Source":
+    """A directory as it stands; of a bare repository what its HEAD has. Raises CatalogUnreadable."""
+    from llmgw.catalog.origin import Origin
+    from llmgw.catalog.place import place_of
+
+    return place_of(Origin(where=str(path)), Path()).read()
+
+
 def ask_for(client: "AdminClient", revision: str | None) -> "Catalog":
     """As the daemon reads it. Raises CatalogInvalid, and what asking raises."""
-    from llmgw.admin.syncing import CatalogAnswer
+    from llmgw.admin.syncs import CatalogAnswer
     from llmgw.errors import CatalogInvalid, Problem
 
     params = {} if revision is None else {"revision": revision}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from llmgw.cli.exits import ExitCode
-from llmgw.cli.followed import ask_for, is_here
+from llmgw.cli.followed import ask_for, is_here, read_here
 from llmgw.cli.options import Admin, Json, Output, OutputFormat, State, state_root, wants_json
 
 if TYPE_CHECKING:
@@ -115,13 +115,12 @@ def _load(catalog: str, checkout: Path | None, engines: "Engines") -> "Loaded":
     """A directory's catalog, else that of a revision of `checkout`. Raises CatalogInvalid, CatalogUnreadable."""
     from llmgw.catalog.load import load_catalog
     from llmgw.catalog.revisions import read_revision
-    from llmgw.catalog.source import read_source
     from llmgw.errors import CatalogUnreadable
 
     path = Path(catalog)
     if path.exists():
         _tell_of_lock(path)
-        source = read_source(path)
+        source = read_here(path)
     elif checkout is None or catalog.startswith((".", "/", "~")):
         raise CatalogUnreadable(f"cannot read {catalog}: name the directory that holds the catalog, or a revision")
     else:

@@ -9,7 +9,7 @@ from llmgw.cli.exits import ExitCode
 from llmgw.cli.options import Admin, Json, Output, OutputFormat, State, duration, state_root, wants_json
 
 if TYPE_CHECKING:
-    from llmgw.admin.syncing import SyncOutput
+    from llmgw.admin.syncs import SyncOutput
 
 
 def sync(
@@ -34,7 +34,7 @@ def sync(
       llmgw sync --timeout 5m
       llmgw sync --weights
     """
-    from llmgw.admin.syncing import SyncOutput, SyncRequest
+    from llmgw.admin.syncs import SyncOutput, SyncRequest
     from llmgw.cli.client import connect
     from llmgw.cli.printing import print_json
 
@@ -72,6 +72,8 @@ def _print(answer: "SyncOutput", *, asked_only: bool) -> None:
         print_line(problem_line(problem))
     if answer.problems:
         note(f"{count(len(answer.problems), 'problem')}: {short_revision(answer.applied)} stays in force")
+    elif answer.held is not None:
+        print_line(f"held: {short_revision(answer.attempted)}: {answer.held.message}")
     elif answer.attempted == answer.applied:
         print_line(f"in force: {short_revision(answer.applied)}")
     else:

@@ -390,7 +390,7 @@ def test_a_broken_repository_is_unreadable_with_gits_own_reason(repo: Path) -> N
 
 def test_a_bare_repository_is_no_directory_of_files(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q", "--bare", "x.git")
-    with pytest.raises(CatalogUnreadable, match="bare git repository: restart llmgw"):
+    with pytest.raises(CatalogUnreadable, match="bare git repository, which has no files"):
         read_source(tmp_path / "x.git")
 
 

@@ -187,11 +187,12 @@ def test_a_catalog_that_init_began_is_valid(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_daemon_finds_a_push_that_nobody_told_it_of(pushing: Pushing, tmp_path: Path) -> None:
-    pushing.repo.commit({"a.yaml": command("a")})
-    assert pushing.push().returncode == 0
     daemon = Daemon(pushing.bare, tmp_path / "other")
     try:
         daemon.start()
+        eventually(lambda: "has no commit yet" in (daemon.seen("status")["catalog"]["error"] or ""), what="nothing yet")
+        pushing.repo.commit({"a.yaml": command("a")})
+        assert pushing.push().returncode == 0
         eventually(lambda: daemon.seen("status")["catalog"]["applied"], what="the first in force")
         second = pushing.repo.commit({"a.yaml": command("a", tag="2")})
         assert "no daemon could be told" in pushing.push().stderr
