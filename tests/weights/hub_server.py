@@ -29,6 +29,7 @@ class Repo:
     private: bool = False
     readers: set[str] = field(default_factory=set)  #: tokens that may read it
     licence: str | None = "apache-2.0"
+    sizes: dict[str, int] = field(default_factory=dict)  #: told of, in place of the true ones
 
     def commit(self, files: dict[str, bytes], ref: str = "main") -> str:
         """A new commit that `ref` points to from now on."""
@@ -88,7 +89,10 @@ class HubHandler(Handler):
         if commit is None:
             self.refused(404, "RevisionNotFound")
             return
-        siblings = [self.sibling(path, content) for path, content in sorted(repo.commits[commit].items())]
+        siblings = [
+            self.sibling(path, content) | {"size": repo.sizes.get(path, len(content))}
+            for path, content in sorted(repo.commits[commit].items())
+        ]
         card = {"license": repo.licence} if repo.licence else None
         about = {"id": name, "modelId": name, "sha": commit, "gated": repo.gated, "private": repo.private}
         self.json({**about, "siblings": siblings, "cardData": card, "tags": [], "downloads": 0, "likes": 0})
