@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from llmgw.agent.cgroups import Counts
 from llmgw.agent.ports import Ports
 from llmgw.agent.scopes import Scopes
-from llmgw.agent.timing import Timing
+from llmgw.agent.timing import Times, Timing
 from llmgw.agent.traffic import Traffic
 from llmgw.catalog.spec import FetchLimits, WeightsSpec
 from llmgw.clock import Clock
@@ -57,12 +57,16 @@ class Around:
     ports: Ports
     traffic: Traffic
     changed: Callable[[], None]  #: something that the report tells is different now
-    timing: Timing = Timing()
+    times: Times = field(default_factory=lambda: Times(Timing()))
     log_size: Bytes = LOG_SIZE
     scopes: Scopes = Scopes()
     counts: Counts = field(default_factory=Counts)
     devices: Callable[[], Sequence[DeviceFact]] = tuple  #: as they were when last looked at
     doubt: Doubt | None = None  #: looks at weights that an engine found damaged
+
+    @property
+    def timing(self) -> Timing:
+        return self.times.now
 
     def tell(self, replica: ReplicaId, reason: str, message: str) -> None:
         self.events.record(

@@ -19,7 +19,7 @@ from llmgw.agent.records import Record
 from llmgw.agent.replica import Replica
 from llmgw.agent.report import Reporter, Wanted
 from llmgw.agent.scopes import Scopes
-from llmgw.agent.timing import Timing
+from llmgw.agent.timing import Times, Timing
 from llmgw.agent.traffic import Traffic
 from llmgw.agent.upkeep import Orders
 from llmgw.clock import Clock
@@ -76,7 +76,7 @@ class Agent:
         self._host = host
         self._ports = ports
         self._grace = grace
-        self._timing = timing
+        self._times = Times(timing)
         self._upkeep = upkeep
         self._log_size = log_size
         self._scopes = scopes
@@ -105,7 +105,7 @@ class Agent:
             grace=self._grace,
             ports=ports,
             traffic=self._traffic,
-            timing=self._timing,
+            times=self._times,
             log_size=self._log_size,
             scopes=await asyncio.to_thread(self._scopes),
             changed=self._reporter.changed,
@@ -130,7 +130,7 @@ class Agent:
         self._follow(assignments, lambda change: self._assignment_changed(change, around))
         self._tasks.start(self._fingerprints.run(self._clock, self._reporter.changed), "agent: fingerprints")
         if orphans.come_to_us():
-            self._tasks.start(orphans.run(self._clock, self._timing.bury_every), "agent: orphans")
+            self._tasks.start(orphans.run(self._clock, self._times.now.bury_every), "agent: orphans")
         if self._upkeep is not None:
             self._tasks.start(self._orders(self._upkeep).run(), "agent: upkeep", essential=True)
         self._tasks.start(rotation.run(around, self._logs), "agent: logs", essential=True)
@@ -223,6 +223,7 @@ class Agent:
     def _catalog_changed(self, change: Change) -> None:
         self._wanted.changed(change.key, change.value)
         if change.key == keys.APPLIED:
+            self._times.follow(self._wanted.supervision)
             if self._wanted.limits is not None:  # for the downloads under way too
                 self._cache.limit(self._wanted.limits)
             self._reporter.changed()

@@ -31,7 +31,7 @@ class Pulse:
     """`limit`: seconds without an answer or progress that make a hang."""
 
     def __init__(self, limit: float) -> None:
-        self._limit = limit
+        self.limit = limit
         self._mark: tuple[Mono, Signs] | None = None  # since when nothing has moved, and how it stood then
         self._last: Mono | None = None
         self._looks = 0
@@ -55,7 +55,7 @@ class Pulse:
         if signs.cpu < then.cpu:  # a process ended, and its time with it
             self._mark = (since, Signs(cpu=signs.cpu, faults=signs.faults, heard=then.heard))
         self._looks += 1
-        return self._looks >= LOOKS and now - since >= self._limit
+        return self._looks >= LOOKS and now - since >= self.limit
 
     def _moved(self, now: Mono, signs: Signs) -> bool:
         assert self._mark is not None

@@ -14,7 +14,7 @@ from llmgw.agent.devices import Devices, attribute, in_pid_namespace, used_by
 from llmgw.agent.fingerprints import Fingerprints
 from llmgw.agent.inventory import Resident, Sample
 from llmgw.agent.replica import Replica
-from llmgw.catalog.spec import FetchLimits, ModelSpec, WeightsSpec
+from llmgw.catalog.spec import FetchLimits, ModelSpec, SupervisionSettings, WeightsSpec
 from llmgw.errors import RetryableError
 from llmgw.facts import DeviceFact, NodeReport
 from llmgw.ids import Digest, ReplicaId
@@ -38,6 +38,7 @@ class Wanted:
     def __init__(self) -> None:
         self.applied: Digest | None = None  #: the catalog in force
         self.limits: FetchLimits | None = None  #: of downloads, as it says; None: not heard of any yet
+        self.supervision: SupervisionSettings | None = None
         self._models: dict[str, tuple[WeightsSpec, ...]] = {}
 
     def changed(self, key: str, value: bytes | None) -> None:
@@ -46,6 +47,7 @@ class Wanted:
             applied = None if value is None else codec.decode(value, Applied, where=key)
             self.applied = None if applied is None else applied.digest
             self.limits = self.limits if applied is None else applied.weights.limits
+            self.supervision = self.supervision if applied is None else applied.supervision
         elif key.startswith(keys.MODELS):
             self._models.pop(key, None)
             if value is not None:

@@ -9,6 +9,7 @@ from llmgw.agent import process
 from llmgw.agent.around import Around
 from llmgw.agent.held import Held
 from llmgw.agent.pulse import Pulse, Signs
+from llmgw.agent.timing import Timing
 from llmgw.catalog.spec import ProfileSpec
 from llmgw.engine.api import Engine, HttpRequest, Readiness
 from llmgw.facts import EngineLoad, Failure, FailureKind
@@ -33,7 +34,6 @@ class Vigil:
         self._probes = tuple(engine.probes(profile))
         self._held = held
         self._around = around
-        self._timing = around.timing
         self._pulse = Pulse(self._timing.hang_after)
         self._health_due = Mono(0.0)
         self._failed = 0  # probes in a row
@@ -41,7 +41,8 @@ class Vigil:
         self._heard = around.traffic.heard(replica)
         self._probed = self._now()  # it has just become ready
         # Engines adopted at once shall not all be probed at once.
-        self._due = Mono(self._probed + self._timing.probe_every * random.uniform(0.5, 1.0))
+        self._every = self._timing.probe_every
+        self._due = Mono(self._probed + self._every * random.uniform(0.5, 1.0))
 
     async def look(self, load: EngineLoad | None, pids: Collection[int]) -> Failure | None:
         """`load`: as just read; None: unreadable, or it has none to tell. `pids`: its processes, as far as known.
@@ -57,12 +58,24 @@ class Vigil:
 
     async def hang(self, load: EngineLoad | None, pids: Collection[int]) -> Failure | None:
         """As `look`, for hangs alone: while it is drained."""
+        self._retime()
         if load is not None or await self._is_healthy() or self._works_unseen():
             self._pulse.answered()
         elif self._pulse.unanswered(self._now(), await self._signs(pids)):
             text = f"it has answered nothing for {format_seconds(self._timing.hang_after)} and made no progress"
             return self._held.failure(FailureKind.HANG, text, quote=True)
         return None
+
+    @property
+    def _timing(self) -> Timing:
+        return self._around.timing
+
+    def _retime(self) -> None:
+        """The catalog's word may have changed."""
+        self._pulse.limit = self._timing.hang_after
+        if self._timing.probe_every != self._every:
+            self._every = self._timing.probe_every
+            self._due = Mono(self._now() + self._every * random.uniform(0.5, 1.0))
 
     def _now(self) -> Mono:
         return self._around.clock.now().mono

@@ -64,7 +64,7 @@ class FleetOptions:
 class ControllerOptions(FleetOptions):
     catalog: Origin
     webhook: SecretRef | None = None  #: of whoever may call for a look at the source
-    patience: float = LOST  #: seconds after which what a silent node ran is placed elsewhere
+    patience: float | None = None  #: seconds that silent nodes are waited for; None: the catalog's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +228,8 @@ async def _controller(joined: _Joined, options: ControllerOptions, say: Say) -> 
     base, engines = joined.base, parts.usable_engines(say)
 
     def make(store: Store) -> Deciding:
-        liveness = Liveness(patience=options.patience, presence=True)
+        patience = options.patience
+        liveness = Liveness(patience=patience or LOST, presence=True, follows=patience is None)
         return parts.build_deciding(
             replace(base, store=store), engines, options.catalog, look=lambda _: (), liveness=liveness
         )

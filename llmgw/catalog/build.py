@@ -21,6 +21,7 @@ from llmgw.catalog.spec import (
     ScalingSettings,
     ScalingSpec,
     SecretRef,
+    SupervisionSettings,
     Sync,
     VariantSpec,
     WeightsSettings,
@@ -59,6 +60,7 @@ def build_cluster(value: Mapping[str, Any]) -> ClusterSpec:
             defaults=_defaults,
             scaling=_scaling_settings,
             recovery=_recovery,
+            supervision=_supervision,
             weights=_weights_settings,
         ),
         nodes={name: _node(node) for name, node in sorted(value.get("nodes", {}).items())},
@@ -155,6 +157,10 @@ def _recovery(value: Mapping[str, Any]) -> RecoverySettings:
     return RecoverySettings(
         **_given(value, backoff=to_seconds, backoff_cap=to_seconds, stable=to_seconds, quarantine_retry=to_seconds)
     )
+
+
+def _supervision(value: Mapping[str, Any]) -> SupervisionSettings:
+    return SupervisionSettings(**_given(value, hang_after=to_seconds, probe_every=to_seconds, node_grace=to_seconds))
 
 
 def _weights_settings(value: Mapping[str, Any]) -> WeightsSettings:

@@ -66,6 +66,7 @@ OF_PROFILE: Final[Mapping[str, Effect]] = {
 
 OF_CLUSTER: Final[Mapping[str, Effect]] = {
     "name": Effect.NOTHING, "gateway": Effect.ROUTING, "recovery": Effect.LATER, "weights": Effect.LATER,
+    "supervision": Effect.LATER,
     "time_zone": Effect.PLACEMENT, "scaling": Effect.PLACEMENT, "nodes": Effect.PLACEMENT, "defaults": Effect.LATER,
     "sync": Effect.LATER, "protect": Effect.LATER,
 }  # fmt: skip

@@ -206,6 +206,15 @@ class RecoverySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisionSettings:
+    """How long what is silent is believed to be well."""
+
+    hang_after: Seconds = Seconds(120)  #: an engine, without an answer or progress
+    probe_every: Seconds = Seconds(600)  #: between real requests to one that nobody uses; 0: never
+    node_grace: Seconds = Seconds(60)  #: a node, before what it runs is placed elsewhere
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
     """Of all downloads of a node together."""
 
@@ -272,6 +281,7 @@ class ClusterSpec:
     defaults: Defaults = Defaults()
     scaling: ScalingSettings = ScalingSettings()
     recovery: RecoverySettings = RecoverySettings()
+    supervision: SupervisionSettings = SupervisionSettings()
     weights: WeightsSettings = WeightsSettings()
     nodes: Mapping[NodeName, NodeSpec] = field(default_factory=dict)
 

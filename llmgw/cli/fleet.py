@@ -72,8 +72,13 @@ def controller(
     address: Address = None,
     admin: AdminPort = None,
     node_grace: Annotated[
-        str, typer.Option("--node-grace", metavar="TIME", help="What a silent node ran is placed elsewhere after this.")
-    ] = "60s",
+        str | None,
+        typer.Option(
+            "--node-grace",
+            metavar="TIME",
+            help="What a silent node ran is placed elsewhere after this. Default: the catalog's supervision.node_grace.",
+        ),
+    ] = None,
     git_depth: following.Depth = 50,
     git_token_env: following.TokenEnv = None,
     git_token_file: following.TokenFile = None,
@@ -113,7 +118,7 @@ def controller(
         admin=_admin(admin, 8081),
         catalog=origin,
         webhook=following.secret_ref(webhook_secret_env, webhook_secret_file, "--webhook-secret"),
-        patience=duration(node_grace, "--node-grace"),
+        patience=None if node_grace is None else duration(node_grace, "--node-grace"),
     )
     say(f"controller {options.name} of {origin.name} (state in {options.state})")
     return run_controller(options, say=say)

@@ -1,6 +1,6 @@
 """The catalog in force as the store tells it: for a controller that has just begun to lead."""
 
-from llmgw.catalog.spec import Catalog, ClusterSpec, ModelSpec
+from llmgw.catalog.spec import Catalog, ClusterSpec, ModelSpec, SupervisionSettings
 from llmgw.errors import TerminalError
 from llmgw.store import keys
 from llmgw.store.api import Store
@@ -31,6 +31,7 @@ def _catalog(applied: Applied, models: list[ModelSpec]) -> Catalog:
         defaults=applied.defaults,
         scaling=applied.scaling,
         recovery=applied.recovery,
+        supervision=applied.supervision or SupervisionSettings(),
         weights=applied.weights,
         nodes=applied.policies,
         sync=applied.sync,

@@ -41,6 +41,7 @@ class Liveness:
 
     patience: float = LOST
     presence: bool = False
+    follows: bool = False  #: the catalog says how long
     _heard: dict[NodeName, tuple[Wall, Mono]] = field(default_factory=dict)
     _first: dict[NodeName, Mono] = field(default_factory=dict)
     _lived: set[NodeName] = field(default_factory=set)

@@ -89,7 +89,7 @@ class Controller:
         self._nodes = nodes
         self._trigger = Trigger()
         self._news = News()
-        self._liveness = liveness or Liveness()
+        self._liveness = liveness or Liveness(follows=True)
         self._decider = Decider()
         self._effective = rollouts.Effective()
         self._states: dict[ModelName, ModelState] = {}
@@ -141,6 +141,8 @@ class Controller:
             return RESYNC
         rolling = {ModelName(n): one for n, one in (await self._decoded.all(keys.ROLLOUTS, Rollout)).items()}
         rolling, catalog = rollouts.relevant(catalog, rolling), self._effective.of(catalog, rolling)
+        if self._liveness.follows:
+            self._liveness.patience = catalog.cluster.supervision.node_grace
         seen = await self._observe(catalog, now)
         if await self._measure(seen, catalog, now):
             seen = await self._observe(catalog, now)

@@ -344,6 +344,7 @@ async def publish(store: Store, catalog: Catalog, now: Instant, *, before: Catal
         scaling=catalog.cluster.scaling,
         defaults=catalog.cluster.defaults,
         recovery=catalog.cluster.recovery,
+        supervision=catalog.cluster.supervision,
         sync=catalog.cluster.sync,
         protect=catalog.cluster.protect,
     )

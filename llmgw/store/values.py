@@ -11,6 +11,7 @@ from llmgw.catalog.spec import (
     NodeSpec,
     RecoverySettings,
     ScalingSettings,
+    SupervisionSettings,
     Sync,
     WeightsSettings,
 )
@@ -36,6 +37,7 @@ class Applied:
     scaling: ScalingSettings = ScalingSettings()
     defaults: Defaults = Defaults()
     recovery: RecoverySettings = RecoverySettings()
+    supervision: SupervisionSettings | None = None  #: None: of a controller that knows of none
     sync: Sync = Sync.AUTO
     protect: bool = False
 

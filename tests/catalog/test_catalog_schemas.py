@@ -58,6 +58,7 @@ SHAPES = [
     (CLUSTER["properties"]["gateway"], CLUSTER, spec.GatewaySettings),
     (CLUSTER["properties"]["defaults"], CLUSTER, spec.Defaults),
     (CLUSTER["properties"]["scaling"], CLUSTER, spec.ScalingSettings),
+    (CLUSTER["properties"]["supervision"], CLUSTER, spec.SupervisionSettings),
     (CLUSTER["properties"]["recovery"], CLUSTER, spec.RecoverySettings),
     (CLUSTER["properties"]["weights"], CLUSTER, spec.WeightsSettings),
     (CLUSTER["$defs"]["node"], CLUSTER, spec.NodeSpec),
