@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -14,6 +15,8 @@ from starlette.types import Receive, Scope, Send
 from llmgw.catalog.spec import WeightsSettings
 from llmgw.clock import Clock
 from llmgw.units import Bytes, Mono
+from llmgw.weights.doomed import Refusal
+from llmgw.weights.doubt import Doubt
 from llmgw.weights.peer import MIRROR
 from llmgw.weights.shelf import OpenFile, Shelf
 
@@ -24,6 +27,9 @@ MOST: Final = 4
 
 STALLED: Final = 60.0
 """Seconds that whoever asked may take to read the next part."""
+
+MOST_DOUBTED: Final = 16
+"""Entries that wait to be hashed because others found them damaged. Each of them is hashed once an hour at most."""
 
 _RANGE: Final = re.compile(r"bytes=(\d{1,18})-")
 
@@ -45,16 +51,48 @@ class Throttle:
 
 
 class Mirroring:
-    """`settings`: of the catalog in force, asked for with each request."""
+    """`settings`: of the catalog in force, asked for with each request. `doubt`: looks at what others found damaged;
+    `tell`: an event's reason and message. `run` it, or nobody looks."""
 
-    def __init__(self, shelf: Shelf, settings: Callable[[], Awaitable[WeightsSettings]], clock: Clock) -> None:
+    def __init__(
+        self,
+        shelf: Shelf,
+        settings: Callable[[], Awaitable[WeightsSettings]],
+        clock: Clock,
+        *,
+        doubt: Doubt | None = None,
+        tell: Callable[[str, str], None] = lambda reason, message: None,
+    ) -> None:
         self._shelf = shelf
+        self._doubt = doubt
+        self._tell = tell
+        self._doubted: asyncio.Queue[str] = asyncio.Queue(maxsize=MOST_DOUBTED)
         self._settings = settings
         self.throttle = Throttle(clock)
         self.sending = 0
 
+    async def run(self) -> None:
+        """Look at what others found damaged, one entry after the other, until cancelled."""
+        while True:
+            entry = await self._doubted.get()
+            if self._doubt is None:
+                continue
+            try:
+                if trouble := await self._doubt.check(entry):
+                    self._tell("weights corrupt", f"{entry}: {'; '.join(trouble)}; set aside, to be fetched anew")
+            except (Refusal, OSError) as error:
+                log.warning("entry_not_verified", entry=entry, error=str(error))
+
     def routes(self) -> APIRouter:
         routes = APIRouter()
+
+        @routes.post(f"{MIRROR}/{{entry}}")
+        async def doubted(entry: str) -> Response:
+            if await asyncio.to_thread(self._shelf.manifest, entry) is None:
+                return Response(status_code=404)
+            with suppress(asyncio.QueueFull):
+                self._doubted.put_nowait(entry)
+            return Response(status_code=202)
 
         @routes.get(f"{MIRROR}/{{entry}}")
         async def manifest(entry: str) -> Response:

@@ -84,16 +84,16 @@ class StorePeers:
         asked = (each for each in members if not is_loopback(each.url) or each.host == socket.gethostname())
         return {NodeName(member.name): member.url for member in asked if member.name != self._node}
 
-    async def claim(self, entry: str) -> Claim | None:
+    async def claim(self, entry: str, *, instead_of: str | None = None) -> Claim | None:
         key = keys.fetch(entry)
         ours = self._value()
         if await self._held.take(key, ours):
             return None
         there = await self._store.get(key)
         if there is None:  # it went meanwhile
-            return None if await self._held.take(key, ours) else await self.claim(entry)
+            return None if await self._held.take(key, ours) else await self.claim(entry, instead_of=instead_of)
         found = _readable(there, FetchClaim)
-        if found is None or found.node == self._node:  # this node's, before it began anew
+        if found is None or found.node in (self._node, instead_of):  # our own: from before this process began anew
             await self._held.put(key, ours)
             return None
         url = (await self._members()).get(found.node)

@@ -37,6 +37,7 @@ from llmgw.store.held import Held
 from llmgw.store.shared_events import SharedEvents
 from llmgw.store.values import Role
 from llmgw.tasks import Tasks
+from llmgw.weights.doubt import Doubt
 from llmgw.weights.mirror import Mirror
 from llmgw.weights.shelf import Shelf
 
@@ -259,10 +260,12 @@ async def _agent(joined: _Joined, options: AgentOptions, say: Say) -> Parts:
     base = joined.base
     engines = parts.usable_engines(say)
     peers = StorePeers(base.store, joined.held, node=base.node, clock=base.clock)
-    mirror = Mirror(peers, joined.token, base.clock, tell=parts.node_events(base))
+    tell = parts.node_events(base)
+    mirror = Mirror(peers, joined.token, base.clock, tell=tell)
     cache = parts.build_cache(base, engines, options.cache, mirror=mirror)
     agent = parts.build_agent(base, engines, cache, ports=options.engine_ports, host=joined.host)
-    mirroring = Mirroring(Shelf(cache), peers.settings, base.clock)
+    doubt = Doubt(parts.build_upkeep(base, cache), base.clock)
+    mirroring = Mirroring(Shelf(cache), peers.settings, base.clock, doubt=doubt, tell=tell)
     api = create_own_app(
         what=f"the agent of {base.node}",
         store=base.store,
@@ -274,7 +277,7 @@ async def _agent(joined: _Joined, options: AgentOptions, say: Say) -> Parts:
         hosts=joined.hosts,
         more=[mirroring.routes()],
     )
-    return joined.parts(api, agent=agent, around=[("peers", peers.run)])
+    return joined.parts(api, agent=agent, around=[("peers", peers.run), ("mirror", mirroring.run)])
 
 
 async def _gateway(joined: _Joined, options: GatewayOptions) -> Parts:

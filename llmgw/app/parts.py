@@ -129,6 +129,10 @@ def secret_of(webhook: SecretRef | None) -> Callable[[], str] | None:
     return None if webhook is None else lambda: read_secret(webhook, "the secret for webhooks")
 
 
+def build_upkeep(base: Base, cache: Cache) -> Upkeep:
+    return Upkeep(cache, node=base.node, log=base.state.collected, clock=base.clock)
+
+
 def build_agent(base: Base, engines: Engines, cache: Cache, *, ports: range | None, host: str = "127.0.0.1") -> Agent:
     """`host`: that engines listen on."""
     return Agent(
@@ -142,7 +146,7 @@ def build_agent(base: Base, engines: Engines, cache: Cache, *, ports: range | No
         secret=base.secret,
         host=host,
         ports=ports or DEFAULT_PORTS,
-        upkeep=Upkeep(cache, node=base.node, log=base.state.collected, clock=base.clock),
+        upkeep=build_upkeep(base, cache),
     )
 
 

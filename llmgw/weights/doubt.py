@@ -56,6 +56,10 @@ class Doubt:
         more = "; its files on the disk are as they were fetched" if sound else ""
         return replace(failure, reason=f"{failure.reason}{more}")
 
+    async def check(self, entry: str) -> tuple[str, ...]:
+        """What of an entry is damaged: it is set aside then. Raises Refusal, OSError."""
+        return await self._verify(entry)
+
     async def _verify(self, entry: str) -> tuple[str, ...]:
         now = self._clock.now().mono
         if entry in self._sound and now - self._sound[entry] < SOUND_FOR:

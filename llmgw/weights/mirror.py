@@ -57,8 +57,8 @@ class Peers(Protocol):
     async def holders(self, spec: WeightsSpec) -> Sequence[Peer]:
         """Nodes that say that they hold it."""
 
-    async def claim(self, entry: str) -> Claim | None:
-        """None: it is ours now; else the one that there is."""
+    async def claim(self, entry: str, *, instead_of: str | None = None) -> Claim | None:
+        """None: it is ours now; else the one that there is. That of the node `instead_of` counts for nothing."""
 
     async def progress(self, entry: str, done: int) -> None:
         """Of our claim."""
@@ -153,14 +153,14 @@ class _Try:
             fetched, busy = await self._ask_holders()
             if fetched is not None:
                 return fetched, False
-            claim = None if busy else await _stored(self._mirror.peers.claim(self._entry))
+            claim = None if busy else await self._claim()
             if claim is None and not busy:
                 return None, True
             now = "busy" if claim is None else (claim.node, claim.done, claim.finished)
             if now != state:
                 state, since = now, clock.now().mono
-            if clock.now().mono - since > self._longest(claim):
-                self._why = "all that hold it are busy" if claim is None else f"{claim.node} gets no further with it"
+            if (why := self._vain(claim, clock.now().mono - since)) is not None:
+                self._why = why
                 return None, False
             if claim is not None:
                 self._claimant = claim.peer if claim.finished else None
@@ -170,11 +170,22 @@ class _Try:
                     told = True
             await clock.sleep(patience.look * random.uniform(0.5, 1.0))
 
-    def _longest(self, claim: Claim | None) -> float:
+    async def _claim(self) -> Claim | None:
+        peers = self._mirror.peers
+        claim = await _stored(peers.claim(self._entry))
+        if claim is None or not claim.finished or (claim.peer is not None and self._mirror.trusts(claim.peer)):
+            return claim
+        return await _stored(peers.claim(self._entry, instead_of=claim.node))  # what it has is of no use
+
+    def _vain(self, claim: Claim | None, waited: float) -> str | None:
+        """Why not to wait any longer, when nothing has changed for so long. `claim` None: all that hold it are busy."""
         patience = self._mirror.patience
         if claim is None:
-            return patience.busy
-        return patience.finished if claim.finished else patience.stuck
+            return "all that hold it are busy" if waited > patience.busy else None
+        if claim.peer is None:
+            return f"{claim.node} fetches it, and cannot be asked for it"
+        longest = patience.finished if claim.finished else patience.stuck
+        return f"{claim.node} gets no further with it" if waited > longest else None
 
     async def _ask_holders(self) -> tuple[Fetched | None, bool]:
         """`True`: some serve, and are busy."""
@@ -194,7 +205,7 @@ class _Try:
             except Lied as error:
                 self._mirror.distrust(each)
                 self._passed_over(each, str(error))
-                said = f"{self._spec.source} from {each.node}: {error}; `llmgw weights verify` there tells more"
+                said = f"{self._spec.source} from {each.node}: {error}"
                 self._mirror.tell("weights refused", said)
         return None, busy
 
@@ -222,6 +233,8 @@ class _Try:
             await self._take_files(asking, manifest)
         except Lied:  # nothing that it sent is of use to anybody
             await asyncio.to_thread(_clear, work)
+            with suppress(NotServed):
+                await in_thread(lambda _: asking.doubt(), stopping=asking.stop)
             raise
         self._mirror.tell("weights from peer", f"{self._spec.source}, {format_bytes(manifest.size)}, from {one.node}")
         return Fetched(files=manifest.files, licence=_licence(manifest.licence), folder=manifest.folder)

@@ -25,7 +25,8 @@ from llmgw.weights.sources import Stopped, hash_prefix
 from llmgw.weights.writing import Writing
 
 MIRROR: Final = "/mirror"
-"""Below it an agent serves entries: `/mirror/ENTRY` its manifest, `/mirror/ENTRY/N` the N-th file that it names."""
+"""Below it an agent serves entries: `/mirror/ENTRY` its manifest, `/mirror/ENTRY/N` the N-th file that it names. A POST
+to `/mirror/ENTRY` says that it is damaged."""
 
 CONNECT_TIMEOUT: Final = 3.0
 STALL_TIMEOUT: Final = 20.0
@@ -136,7 +137,11 @@ class Asking:
                 raise Stopped from error
             raise NotServed(f"it broke off: {error}") from error
 
-    def _ask(self, target: str, headers: Mapping[str, str]) -> Reply:
+    def doubt(self) -> None:
+        """Tell it that what it sent of its entry is damaged: it looks for itself. Raises NotServed."""
+        self._ask(f"{MIRROR}/{self._peer.entry}", {}, method="POST").close()
+
+    def _ask(self, target: str, headers: Mapping[str, str], *, method: str = "GET") -> Reply:
         parts = urlsplit(self._peer.url)
         if parts.scheme != "http" or not parts.hostname:
             raise NotServed(f"{self._peer.url!r} is no address that weights can be had from")
@@ -148,7 +153,7 @@ class Asking:
             if self._stopped.is_set():
                 raise Stopped
             self._sock.settimeout(self._stall)
-            connection.request("GET", target, headers=given)
+            connection.request(method, target, headers=given)
             return Reply(connection, self._sock, connection.getresponse(), self._peer.url)
         except (OSError, http.client.HTTPException) as error:
             connection.close()

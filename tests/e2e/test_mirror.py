@@ -34,6 +34,10 @@ def files(agent: Process, content: bytes) -> list[Path]:
     return [path for path in found if path.stat().st_size == len(content) and path.read_bytes() == content]
 
 
+def told(controller: Process) -> set[str]:
+    return {event["reason"] for event in controller.seen("events")["events"]}
+
+
 def downloads(site: Site, name: str) -> int:
     return sum(asked.path == f"/{name}" for asked in site.gets)
 
@@ -53,8 +57,7 @@ def test_each_file_is_downloaded_once_and_no_peer_is_trusted(tmp_path: Path, etc
         serves_on(controller, "a", "n1", "n2")
         assert downloads(site, "a") == 1
         assert [len(files(agent, site.files["/a"])) for agent in (first, second)] == [1, 1]
-        reasons = [event["reason"] for event in controller.seen("events")["events"]]
-        assert reasons.count("weights from peer") == 1
+        eventually(lambda: "weights from peer" in told(controller), what="the event")
 
         serves_on(controller, "b", "n1")
         (theirs,) = files(first, site.files["/b"])
@@ -64,7 +67,8 @@ def test_each_file_is_downloaded_once_and_no_peer_is_trusted(tmp_path: Path, etc
         serves_on(controller, "b", "n1", "n2")
         assert downloads(site, "b") == 2
         assert len(files(second, site.files["/b"])) == 1
-        assert "weights refused" in [event["reason"] for event in controller.seen("events")["events"]]
+        eventually(lambda: {"weights refused", "weights corrupt"} <= told(controller), what="events")
+        assert list(first.state.glob("weights/corrupt-*"))
 
         repo.commit({"c.yaml": wanting(site, "c", "n1"), "limits.yaml": limits})
         serves_on(controller, "c", "n1")

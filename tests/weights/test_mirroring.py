@@ -5,7 +5,7 @@ import hashlib
 import os
 import random
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,11 +32,13 @@ from llmgw.store.values import Applied, Member, Role
 from llmgw.units import MIB, Bytes, Instant, Mono, Wall
 from llmgw.weights.api import Description, RemoteFile
 from llmgw.weights.cache import Cache
+from llmgw.weights.doubt import Doubt
 from llmgw.weights.manifest import Manifest, ManifestFile
 from llmgw.weights.mirror import Mirror, Patience
 from llmgw.weights.peer import Lied, check
 from llmgw.weights.registry import own_sources
 from llmgw.weights.shelf import Shelf
+from llmgw.weights.upkeep import Upkeep
 from llmgw.weights.web import Web
 
 TOKEN = "the cluster's"
@@ -94,25 +96,32 @@ async def machine(
     held = Held(store)
     peers = StorePeers(store, held, node=NodeName(name), clock=clock)
     told: list[tuple[str, str]] = []
-    mirror = Mirror(peers, token, clock, tell=lambda reason, message: told.append((reason, message)), patience=patience)
+    mirror = Mirror(peers, token, clock, tell=told_by(told), patience=patience)
     sources = own_sources() | {scheme: web(first_wait=0.05, stall=5.0) for scheme in ("http", "https")}
     cache = Cache(home / name, cluster_id="c1", clock=clock, mirror=mirror, sources=sources)
     cache.open()
-    mirroring = Mirroring(Shelf(cache), peers.settings, clock)
+    upkeep = Upkeep(cache, node=name, log=home / f"{name}.log", clock=clock)
+    tell = told_by(told)
+    mirroring = Mirroring(Shelf(cache), peers.settings, clock, doubt=Doubt(upkeep, clock), tell=tell)
     app = create_own_app(
         what="an agent", store=store, token=TOKEN, clock=clock, unready=lambda: None, more=[mirroring.routes()]
     )
     server = AdminServer(app, ("127.0.0.1", 0))
-    running = [asyncio.ensure_future(each) for each in (server.serve(), peers.run())]
+    running = [asyncio.ensure_future(each) for each in (server.serve(), peers.run(), mirroring.run())]
     made = Machine(name, store, cache, peers, told, url(*server.address), serving=mirroring)
     await made.join()
     try:
         yield made
     finally:
         server.stop()
-        running[1].cancel()
+        for task in running[1:]:
+            task.cancel()
         await asyncio.wait(running)
         await held.withdraw()
+
+
+def told_by(told: list[tuple[str, str]]) -> Callable[[str, str], None]:
+    return lambda reason, message: told.append((reason, message))
 
 
 @pytest.fixture
@@ -172,6 +181,14 @@ async def test_a_flipped_byte_of_a_peer_is_refused_and_the_source_asked(
         assert reason == "weights refused"
         assert "n1" in message
         assert "sha256" in message
+        async with asyncio.timeout(10):  # and it looks at its own copy, which nobody is served any more
+            while not first.told or first.told[-1][0] != "weights corrupt":
+                await asyncio.sleep(0.02)
+        assert first.cache.locate(wanted(site)) is None
+        assert len(list(first.cache.root.glob("corrupt-*"))) == 1
+        await second.report()
+        await first.fetch(wanted(site))
+        assert len(site.gets) == 2, "it has it from the other now"
 
 
 async def test_what_a_peer_holds_must_have_the_declared_checksum(
