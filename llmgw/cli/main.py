@@ -24,6 +24,7 @@ from llmgw.cli import (
     fleet,
     init,
     keys,
+    migrate,
     models,
     nodes,
     plan,
@@ -34,6 +35,7 @@ from llmgw.cli import (
     restart,
     rollback,
     run,
+    schema,
     service,
     simulate,
     status,
@@ -66,6 +68,8 @@ def make_app() -> typer.Typer:
     app.command("gateway")(fleet.gateway)
     app.command("down")(down.down)
     app.command("validate")(validate.validate)
+    app.command("schema")(schema.schema)
+    app.command("migrate")(migrate.migrate)
     app.command("plan")(plan.plan)
     app.command("diff")(diff.diff)
     app.command("sync")(sync.sync)

@@ -19,8 +19,12 @@ COMMANDS = (
     "gateway",
     "down",
     "validate",
+    "schema",
+    "migrate",
     "plan",
     "diff",
+    "sync",
+    "init",
     "status",
     "models",
     "replicas",
@@ -36,11 +40,18 @@ COMMANDS = (
     "start",
     "restart",
     "reset",
+    "approve",
+    "apply",
+    "suspend",
+    "resume",
+    "rollback",
+    "history",
     "simulate",
     "pull",
     "collect",
     "bench",
     "doctor",
+    "keys",
     "weights",
     "service",
     "plugins",
@@ -120,7 +131,7 @@ print([name for name in loaded if name in sys.modules], file=sys.stderr)
 def test_completion_lists_commands_without_loading_a_plugin() -> None:
     env = {**os.environ, "_LLMGW_COMPLETE": "complete_bash", "COMP_WORDS": "llmgw re", "COMP_CWORD": "1"}
     ran = llmgw_process(env=env)
-    assert ran.stdout.split() == ["replicas", "restart", "reset"]
+    assert ran.stdout.split() == ["replicas", "restart", "reset", "resume"]
 
 
 def test_a_reader_that_leaves_early_is_no_error_message() -> None:

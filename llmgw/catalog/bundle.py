@@ -1,0 +1,106 @@
+"""Schemas for editors and other checkers: each kind whole in one object, with the engines' options where wanted. Pure,
+but for the committed files that it reads."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any, Final
+
+from llmgw.catalog.schemas import load_schema
+
+CATALOG: Final = "catalog"
+PARTS: Final = ("model", "cluster", "template")
+"""What a document of a catalog may be, by the names of their schemas."""
+KINDS: Final = (CATALOG, *PARTS, "fleet", "scenario")
+_WITH_PROFILES: Final = ("model", "template")
+
+_FILE: Final = ".v1.schema.json"
+_NAMES: Final = frozenset({"properties", "$defs", "patternProperties", "dependentSchemas"})
+"""Keywords under which keys are somebody's names."""
+_VALUES: Final = frozenset({"enum", "const", "default", "examples"})
+"""Keywords that hold values, not schemas."""
+_MACRO: Final = r"\$\{[A-Za-z]"
+
+
+def bundled(kind: str, engines: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, Any]:
+    """The schema of a kind, every reference within it. `engines`: the schema of each engine's options, by its name; a
+    profile's `options` are then judged by its engine's."""
+    if kind != CATALOG:
+        return _part(kind, engines or {})
+    whole = copy.deepcopy(load_schema(CATALOG))
+    parts = {part: _part(part, engines or {}) for part in PARTS}
+    whole["$defs"] = {part: _moved(schema, f"#/$defs/{part}") for part, schema in parts.items()}
+    inside: dict[str, Any] = _pointed(whole, _to_part)
+    return inside
+
+
+def _part(kind: str, engines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    schema = copy.deepcopy(load_schema(kind))
+    if kind not in _WITH_PROFILES or not engines:
+        return schema
+    definitions = schema["$defs"]
+    names = sorted(engines)
+    for name in names:
+        definitions[_key(name)] = _with_macros(_moved(engines[name], f"#/$defs/{_key(name)}"))
+    for holder in ("profile", "level"):
+        definitions[holder]["allOf"] = [*definitions[holder].get("allOf", ()), *map(_options_of, names)]
+    engine = definitions["profile"]["properties"]["engine"]
+    engine["examples"] = names
+    return schema
+
+
+def _key(engine: str) -> str:
+    return f"options-of-{engine}"
+
+
+def _options_of(engine: str) -> dict[str, Any]:
+    return {
+        "if": {"properties": {"engine": {"const": engine}}, "required": ["engine"]},
+        "then": {"properties": {"options": {"$ref": f"#/$defs/{_key(engine)}"}}},
+    }
+
+
+def _moved(schema: Mapping[str, Any], to: str) -> dict[str, Any]:
+    """A schema that stands below another: what it refers to within itself is found there."""
+
+    def below(reference: str) -> str:
+        return f"{to}{reference[1:]}" if reference == "#" or reference.startswith("#/") else reference
+
+    inner: dict[str, Any] = _pointed({key: value for key, value in schema.items() if key != "$schema"}, below)
+    return inner
+
+
+def _with_macros(schema: Any, *, names: bool = False) -> Any:
+    """An engine's schema for documents as they are written: where a text is to match a pattern, a macro may stand."""
+    if isinstance(schema, list):
+        return [_with_macros(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    changed = {
+        key: value if key in _VALUES and not names else _with_macros(value, names=key in _NAMES and not names)
+        for key, value in schema.items()
+    }
+    if isinstance(changed.get("pattern"), str) and not names:
+        changed["pattern"] = rf"(?:{changed['pattern']})|{_MACRO}"
+    return changed
+
+
+def _to_part(reference: str) -> str:
+    file, _, pointer = reference.partition("#")
+    return f"#/$defs/{file.removesuffix(_FILE)}{pointer}" if file.endswith(_FILE) else reference
+
+
+def _pointed(schema: Any, change: Any, *, names: bool = False) -> Any:
+    """With every reference changed. `names`: the keys are names of someone's, and none of them is a keyword."""
+    if isinstance(schema, list):
+        return [_pointed(each, change) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    changed = {}
+    for key, value in schema.items():
+        if key == "$ref" and isinstance(value, str) and not names:
+            changed[key] = change(value)
+        elif key in _VALUES and not names:
+            changed[key] = value
+        else:
+            changed[key] = _pointed(value, change, names=key in _NAMES and not names)
+    return changed
