@@ -1,7 +1,6 @@
-"""Secrets that a catalog refers to, read where they are used. Never kept, never told: errors name the place alone."""
+"""Secrets that a catalog or a flag refers to, read where they are used. Never kept; errors name the place alone."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 from llmgw.catalog.spec import SecretRef
@@ -9,23 +8,28 @@ from llmgw.errors import TerminalError
 
 
 class SecretMissing(TerminalError):
-    """It is not where the catalog says."""
+    """A secret that was named is not where it was said to be."""
 
 
-def read_secret(ref: SecretRef, environ: Mapping[str, str] = os.environ) -> str:
-    """One line of text, without the white space around it. Raises SecretMissing."""
-    if ref.from_env is not None:
-        where, text = f"the variable {ref.from_env}", environ.get(ref.from_env, "")
-    else:
-        where = ref.from_file or ""
-        try:
+def read_secret(ref: SecretRef, what: str) -> str:
+    """The text, without the white space around it. Raises SecretMissing, naming where it was looked for."""
+    try:
+        if ref.from_env is not None:
+            where, text = f"the variable {ref.from_env}", os.environ.get(ref.from_env, "")
+        else:
+            where = str(ref.from_file)
             text = Path(where).expanduser().read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-            raise SecretMissing(f"{where} cannot be read: {why}") from error
-    text = text.strip()
-    if not text:
-        raise SecretMissing(f"{where} is not set, or empty, where llmgw runs: set it")
-    if not text.isascii() or not text.isprintable():
-        raise SecretMissing(f"{where} holds no single line of plain text")
-    return text
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise SecretMissing(f"{what} cannot be read from {where}: {why}") from error
+    if not text.strip():
+        raise SecretMissing(f"{what} is not there: {where} is {'empty' if ref.from_file else 'not set'}")
+    return text.strip()
+
+
+def read_token(ref: SecretRef, what: str) -> str:
+    """One that fits on a line of a request's head. Raises SecretMissing."""
+    token = read_secret(ref, what)
+    if not token.isascii() or not token.isprintable():
+        raise SecretMissing(f"{what} is no single line of plain text")
+    return token

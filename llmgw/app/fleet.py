@@ -78,6 +78,7 @@ class AgentOptions(FleetOptions):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions(FleetOptions):
     listen: Listen = ("127.0.0.1", 8080)
+    access_log: str | None = None
 
 
 def run_controller(options: ControllerOptions, *, say: Say) -> int:
@@ -282,7 +283,7 @@ async def _agent(joined: _Joined, options: AgentOptions, say: Say) -> Parts:
 
 async def _gateway(joined: _Joined, options: GatewayOptions) -> Parts:
     base = joined.base
-    gateway = parts.build_gateway(base, name=options.name, own=joined.held)
+    gateway = parts.build_gateway(base, name=options.name, own=joined.held, access_log=options.access_log)
     api = create_own_app(
         what=f"the gateway {options.name}",
         store=base.store,

@@ -8,7 +8,6 @@ from llmgw.agent.loop import Agent
 from llmgw.agent.ports import DEFAULT_PORTS
 from llmgw.app.ending import Say
 from llmgw.app.pressure import Pressure
-from llmgw.catalog.access import read_secret
 from llmgw.catalog.live import LiveCatalog
 from llmgw.catalog.origin import Origin
 from llmgw.catalog.place import place_of
@@ -16,6 +15,7 @@ from llmgw.catalog.spec import SecretRef
 from llmgw.clock import Clock
 from llmgw.engine.manager import Engines, find_engines
 from llmgw.facts import Event
+from llmgw.gateway.access import STDOUT, AccessLog
 from llmgw.gateway.server import Gateway
 from llmgw.ids import NodeName
 from llmgw.reconcile.comparing import Comparing
@@ -23,6 +23,7 @@ from llmgw.reconcile.foresight import Foresight, Look
 from llmgw.reconcile.liveness import Liveness
 from llmgw.reconcile.loop import Controller
 from llmgw.reconcile.sync import CatalogSync
+from llmgw.secretref import read_secret
 from llmgw.statedir import StateDir
 from llmgw.store.api import Store
 from llmgw.store.events import EventLog
@@ -160,9 +161,12 @@ def node_events(base: Base) -> Callable[[str, str], None]:
     return tell
 
 
-def build_gateway(base: Base, *, name: str = "local", own: Writer | None = None) -> Gateway:
-    """`own`: where it tells of itself, if not simply in the store."""
-    return Gateway(store=base.store, secret=base.secret, clock=base.clock, name=name, own=own)
+def build_gateway(
+    base: Base, *, name: str = "local", own: Writer | None = None, access_log: str | None = None
+) -> Gateway:
+    """`own`: where it tells of itself, if not simply in the store. `access_log`: a file, or `-` for standard output."""
+    access = None if access_log is None else AccessLog(None if access_log == STDOUT else Path(access_log))
+    return Gateway(store=base.store, secret=base.secret, clock=base.clock, name=name, own=own, access=access)
 
 
 def own_look(base: Base, cache: Cache) -> Look:

@@ -38,6 +38,7 @@ class UpOptions:
     node: NodeName
     cache: Path | None = None
     listen: tuple[str, int] = ("127.0.0.1", 8080)
+    access_log: str | None = None
     admin: tuple[str, int] = ("127.0.0.1", 8081)
     on_exit: OnExit | None = None
     engine_ports: range | None = None
@@ -78,7 +79,7 @@ def _build(
     cache = parts.build_cache(base, engines, options.cache)
     look = parts.own_look(base, cache)
     deciding = parts.build_deciding(base, engines, options.catalog, nodes=(options.node,), look=look)
-    gateway = parts.build_gateway(base)
+    gateway = parts.build_gateway(base, access_log=options.access_log)
     token = secrets.token_hex(16)
     membership = Membership(
         store, store, role=Role.UP, name=options.node, state=state, clock=base.clock, anew=signals.begin_anew

@@ -6,11 +6,13 @@ import re
 import shlex
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from llmgw.catalog.gitrun import CONFIG
 from llmgw.catalog.origin import Origin, hidden
 from llmgw.catalog.spec import SecretRef
-from llmgw.errors import CatalogUnreadable, LlmgwError, TerminalError
+from llmgw.errors import CatalogUnreadable, LlmgwError
+from llmgw.secretref import SecretMissing, read_secret, read_token
 from llmgw.statedir import write_atomic
 
 _KEPT: Final = (
@@ -26,26 +28,6 @@ _SLOW: Final = {"http.lowSpeedLimit": "1", "http.lowSpeedTime": "30"}
 """A transfer over HTTP of which nothing comes for 30 s is given up."""
 
 KEY_FILE: Final = "ssh-key"
-
-
-class SecretMissing(TerminalError):
-    """A secret that was named is not where it was said to be."""
-
-
-def read_secret(ref: SecretRef, what: str) -> str:
-    """Raises SecretMissing, naming where it was looked for."""
-    try:
-        if ref.from_env is not None:
-            where, text = f"the variable {ref.from_env}", os.environ.get(ref.from_env, "")
-        else:
-            where = str(ref.from_file)
-            text = Path(where).expanduser().read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
-        raise SecretMissing(f"{what} cannot be read from {where}: {why}") from error
-    if not text.strip():
-        raise SecretMissing(f"{what} is not there: {where} is {'empty' if ref.from_file else 'not set'}")
-    return text.strip()
 
 
 def network_environment(origin: Origin, home: Path) -> dict[str, str]:
@@ -74,10 +56,8 @@ def network_environment(origin: Origin, home: Path) -> dict[str, str]:
 def _header(origin: Origin) -> str:
     access = origin.access
     assert access.token is not None
-    token = read_secret(access.token, "the token for git")
-    if not token.isprintable() or not token.isascii():
-        raise SecretMissing("the token for git is no single line of plain text")
-    pair = f"{access.user or 'x-access-token'}:{token}"
+    token = read_token(access.token, "the token for git")
+    pair = f"{access.user or urlsplit(origin.where).username or 'x-access-token'}:{token}"
     return f"Authorization: Basic {base64.b64encode(pair.encode()).decode()}"
 
 

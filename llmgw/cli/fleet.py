@@ -8,7 +8,7 @@ import typer
 
 from llmgw.cli import following
 from llmgw.cli.options import address, duration, port_range, refuse_windows, state_root
-from llmgw.cli.up import Cache, Exit, Listen, Ports, Verbose, is_loopback
+from llmgw.cli.up import AccessLog, Cache, Exit, Listen, Ports, Verbose, is_loopback, log_file
 from llmgw.errors import UsageError
 from llmgw.ids import NodeName, is_name, node_name
 
@@ -171,6 +171,7 @@ def gateway(
     address: Address = None,
     admin: AdminPort = None,
     listen: Listen = "127.0.0.1:8080",
+    access_log: AccessLog = None,
     verbose: Verbose = 0,
 ) -> int:
     """Answer a fleet's clients, over etcd.
@@ -193,10 +194,11 @@ def gateway(
         address=address,
         admin=_admin(admin, 8083),
         listen=where,
+        access_log=log_file(access_log),
     )
     say(f"gateway {options.name} at {listen} (state in {options.state})")
     if not is_loopback(where[0]):
-        say(f"warning: {listen} can be reached from other machines, and the gateway asks for no key yet")
+        say(f"warning: {listen} can be reached from other machines, and until `llmgw keys create` no key is asked for")
     return run_gateway(options, say=say)
 
 

@@ -25,6 +25,10 @@ Cache = Annotated[
     ),
 ]
 Listen = Annotated[str, typer.Option("--listen", metavar="ADDR:PORT", help="Where clients reach the gateway.")]
+AccessLog = Annotated[
+    str | None,
+    typer.Option("--access-log", metavar="FILE", help="Write a line of JSON for each request; `-`: to stdout."),
+]
 AdminAddress = Annotated[str, typer.Option("--admin", metavar="ADDR:PORT", help="Where the admin API listens.")]
 Node = Annotated[str | None, typer.Option("--node", metavar="NAME", help="This node's name. Default: the host's.")]
 Exit = Annotated[
@@ -48,6 +52,7 @@ def up(
     state: State = None,
     cache: Cache = None,
     listen: Listen = "127.0.0.1:8080",
+    access_log: AccessLog = None,
     admin: AdminAddress = "127.0.0.1:8081",
     node: Node = None,
     on_exit: Exit = None,
@@ -102,6 +107,7 @@ def up(
         state=root,
         cache=cache.expanduser().absolute() if cache else None,
         listen=gateway,
+        access_log=log_file(access_log),
         admin=api,
         node=node_name(node or socket.gethostname()),
         on_exit=on_exit.value if on_exit else None,
@@ -109,8 +115,13 @@ def up(
     )
     note(f"serving {origin.name} (state in {root})")
     if not is_loopback(gateway[0]):
-        note(f"warning: {listen} can be reached from other machines, and the gateway asks for no key yet")
+        note(f"warning: {listen} can be reached from other machines, and until `llmgw keys create` no key is asked for")
     return run_up(options, report=Reporter(), say=note)
+
+
+def log_file(given: str | None) -> str | None:
+    """From wherever it is written, the same file."""
+    return given if given in (None, "-") else str(Path(given or "").expanduser().absolute())
 
 
 def is_loopback(host: str) -> bool:

@@ -83,6 +83,12 @@ class ClientConnection(asyncio.Protocol):
         self.deadline = NEVER  #: loop time at which patience ends
 
     @property
+    def peer(self) -> str:
+        """The address that it comes from."""
+        name = self._transport.get_extra_info("peername") if self._transport is not None else None
+        return str(name[0]) if name else ""
+
+    @property
     def busy(self) -> bool:
         return self._busy
 

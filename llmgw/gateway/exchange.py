@@ -9,14 +9,15 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
 from llmgw.gateway import bodies
+from llmgw.gateway.access import Trace
 from llmgw.gateway.http1 import Request
-from llmgw.gateway.keys import Caller
-from llmgw.gateway.openai import ApiError, BadBody, Code, shown
+from llmgw.gateway.openai import ApiError, BadBody, Code
 from llmgw.gateway.params import Params
 from llmgw.gateway.relay import Relay
 from llmgw.gateway.reply import Reply
 from llmgw.gateway.routes import Hold, Refusal, Route, queue_full, still_loading
 from llmgw.gateway.upstream import EngineConnection, Headers, Target, dial
+from llmgw.gateway.verdicts import lost, unusable
 from llmgw.ids import ModelName, ReplicaId
 from llmgw.units import MIB, Seconds, Wall
 
@@ -36,6 +37,11 @@ MOST_KILLED: Final = 2
 class Client(Protocol):
     """The connection that a request came from. It calls `Exchange.pause` and `resume` when it is slow to take."""
 
+    @property
+    def peer(self) -> str:
+        """The address that it comes from."""
+        ...
+
     def write(self, data: bytes) -> None:
         """Bytes of an answer, framed."""
         ...
@@ -53,59 +59,13 @@ class Client(Protocol):
         ...
 
 
-def begin(relay: Relay, client: Client, request: Request) -> "Exchange | None":
-    """Take a POST that names a model. None: it was answered already."""
-    if (stopped := relay.table.stopped) is not None:  # before the body is looked at
-        refuse(relay, client, request, relay.table.stop_refusal(stopped).answer(relay.clock.now().wall))
-        return None
-    if request.foreign:
-        message = "pages of other sites may not use the models here; one of this machine may"
-        refuse(relay, client, request, ApiError(status=403, code=Code.ORIGIN_NOT_ALLOWED, message=message))
-        return None
-    try:
-        name = bodies.read_model(request)
-    except BadBody as bad:
-        refuse(relay, client, request, bad.error)
-        return None
-    caller = request.caller
-    if (denied := _denied(relay, caller, name) or caller.enter(relay.loop.time())) is not None:
-        refuse(relay, client, request, denied)
-        return None
-    exchange = Exchange(relay, client, request, name)
-    exchange.route()
-    return None if exchange.ended else exchange
-
-
-def refuse(relay: Relay, client: Client, request: Request, error: ApiError) -> None:
-    """Answer a request that belongs to no known model with an error."""
-    relay.meters.of("").answered(error.status)
-    request.caller.answered(error.status)
-    client.refuse(request, error)
-
-
-def _denied(relay: Relay, caller: Caller, name: str) -> ApiError | None:
-    """Why it may not ask for what goes by that name; None: it may, or there is no such model."""
-    if caller.key is None or not caller.key.models:
-        return None
-    model = relay.table.find(name)
-    if isinstance(model, Refusal):  # near names would tell of models that are none of its business
-        text = f"no model {shown(name)} that the API key {caller.name!r} may ask for; GET /v1/models lists them"
-        return ApiError(status=404, code=Code.MODEL_NOT_FOUND, message=text) if relay.table.applied else None
-    return None if caller.may_ask(*model.names) else not_allowed(caller, name)
-
-
-def not_allowed(caller: Caller, name: str) -> ApiError:
-    message = f"the API key {caller.name!r} is not for model {shown(name)}"
-    return ApiError(status=403, code=Code.MODEL_NOT_ALLOWED, message=message, param="model")
-
-
 class Exchange:
     """One routed request, from its arrival to the end of its answer."""
 
     __slots__ = (
         "_asked", "_awaited", "_begun", "_client", "_connection", "_fresh_only", "_kept", "_killed", "_lost_at",
         "_meter", "_model", "_name", "_relay", "_reply", "_request", "_shape", "_size", "_started", "_target",
-        "_timer", "_tried", "ended",
+        "_timer", "_trace", "_tried", "ended",
     )  # fmt: skip
 
     def __init__(self, relay: Relay, client: Client, request: Request, name: str) -> None:
@@ -129,6 +89,7 @@ class Exchange:
         self._fresh_only = False
         self._timer: asyncio.TimerHandle | None = None  #: runs while this request waits for an endpoint
         self._begun = False  #: the client has the head of an answer
+        self._trace = Trace()
         self._reply = Reply(request)
         self.ended = False
 
@@ -217,7 +178,7 @@ class Exchange:
             waited = Seconds(relay.loop.time() - self._started)
             self._answer_error(still_loading(resolution, waited, relay.clock.now().wall))
         else:
-            self._answer_error(_lost(self._model, "no other replica could be asked"))
+            self._answer_error(lost(self._model, "no other replica could be asked"))
 
     # sending
 
@@ -228,7 +189,7 @@ class Exchange:
             self._hold(model, self._lost_at + REPLACED)
             return
         if target.unusable is not None:
-            self._answer_error(_unusable(model, target.unusable))
+            self._answer_error(unusable(model, target.unusable))
             return
         # In another's place it is asked as it asks for itself: what was meant for the other may not suit it.
         params = relay.table.params.get(self._name if route.instead_of is None else model)
@@ -246,6 +207,7 @@ class Exchange:
         self._reply.extra = _stands_in(model) if route.instead_of is not None else b""
         self._asked = _NOTHING  # when this engine is lost, that is another matter
         self._target = target
+        self._trace.sent(target.id, "" if route.instead_of is None else model, relay.loop.time() - self._started)
         relay.taken(target)
         self._meter.in_flight += 1
         # That a kept connection is stale shows only after sending, so a body that is not kept goes over a fresh one.
@@ -286,7 +248,9 @@ class Exchange:
     # the engine's side
 
     def engine_answered(self, status: int, headers: Headers, body: bytes, done: bool) -> None:
-        self._meter.first_byte.add(self._relay.loop.time() - self._started)
+        first = self._trace.first = self._relay.loop.time() - self._started
+        self._trace.status = status
+        self._meter.first_byte.add(first)
         self._meter.answered(status)
         self._request.caller.answered(status)
         self._request.release()
@@ -332,7 +296,7 @@ class Exchange:
         if self._begun or answered:
             self._relay.suspect(target, why)
             self._meter.engine_lost += 1
-            error = _lost(target.model, why)
+            error = lost(target.model, why)
             if self._begun:
                 self._break_off(error)
             else:
@@ -351,7 +315,7 @@ class Exchange:
         if self._killed < MOST_KILLED and self._kept and target.external is None:  # which nobody starts anew
             self.route()
         else:
-            self._answer_error(_lost(target.model, why))
+            self._answer_error(lost(target.model, why))
 
     # the client's side
 
@@ -360,6 +324,7 @@ class Exchange:
         if self.ended:
             return
         self._meter.cancelled += 1
+        self._trace.cancelled = True
         if self._target is not None and not self._begun and self._relay.loop.time() - self._started > _IMPATIENT:
             self._target.failures += 1
         if self._connection is not None:
@@ -379,6 +344,7 @@ class Exchange:
 
     def _break_off(self, error: ApiError) -> None:
         """In the middle of an answer: the client must not take what it has for all."""
+        self._trace.code = error.code
         self._end()
         last = self._reply.broken_off(error)
         if last is None:
@@ -390,6 +356,7 @@ class Exchange:
     def _answer_error(self, error: ApiError) -> None:
         self._meter.answered(error.status)
         self._request.caller.answered(error.status)
+        self._trace.status, self._trace.code = error.status, error.code
         self._end()
         self._client.refuse(self._request, error)
 
@@ -398,13 +365,16 @@ class Exchange:
         self._release()
         self._end()
 
-    def _count_tokens(self) -> None:
+    def _count_tokens(self) -> tuple[int, int]:
         """Of whatever there was of an answer: a client that leaves has used what its engine did until then."""
+        if not self._begun:
+            return 0, 0
         given, made = self._reply.tally.result()
         if given or made:
             self._meter.tokens_in += given
             self._meter.tokens_out += made
             self._request.caller.used(given, made, self._relay.loop.time())
+        return given, made
 
     def _release(self) -> None:
         if self._target is not None:
@@ -416,20 +386,17 @@ class Exchange:
         self._stop_waiting()
         self._request.release()
         self._request.caller.leave()
-        if self._begun:
-            self._count_tokens()
+        tokens = self._count_tokens()
+        if self._relay.access is not None:
+            self._relay.access.add(
+                self._trace.line(
+                    self._request, self._client.peer, self._model or "", self._name, tokens,
+                    at=self._relay.clock.now().wall, took=self._relay.loop.time() - self._started,
+                    tries=1 + len(self._tried),
+                )
+            )  # fmt: skip
         self.ended = True
 
 
 def _stands_in(model: ModelName) -> bytes:
     return b"X-LLMGW-Fallback: %b\r\n" % model.encode()
-
-
-def _unusable(model: ModelName, why: str) -> ApiError:
-    message = f"model {model!r} runs elsewhere, and cannot be asked: {why}"
-    return ApiError(status=503, code=Code.MODEL_FAILED, message=message)
-
-
-def _lost(model: ModelName | None, why: str) -> ApiError:
-    message = f"the engine of model {model!r} was lost: {why}"
-    return ApiError(status=502, code=Code.ENGINE_LOST, message=message, retry_after=1)

@@ -73,6 +73,7 @@ class Request:
     foreign: bool  #: a page of another site sent it without asking first
     buffers: Buffers
     caller: Caller
+    id: str = ""
     denied: ApiError | None = None  #: who sent it may not ask at all
     fallback: bool = True  #: another model may answer where the catalog says so
     counted: int = 0  #: bytes of `buffers` that its body takes
@@ -265,6 +266,7 @@ class RequestParser:
             foreign=origin is not None and _is_foreign(origin, found),
             buffers=self._buffers,
             caller=caller,
+            id=request_id.decode("latin-1"),
             denied=denied,
             fallback=found.get(b"x-llmgw-no-fallback", b"").lower() in _UNSET,
         )

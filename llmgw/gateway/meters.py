@@ -94,9 +94,12 @@ class Meters:
             if not model or model in keep or meter.in_flight or meter.held
         }
 
-    def collect(self, connections: int, buffered: int, callers: Iterable[Caller] = ()) -> Iterator[Metric]:
+    def collect(
+        self, connections: int, buffered: int, callers: Iterable[Caller] = (), unlogged: int = 0
+    ) -> Iterator[Metric]:
         yield GaugeMetricFamily("llmgw_gateway_connections", "Client connections open now.", connections)
         yield GaugeMetricFamily("llmgw_gateway_body_bytes", "Bytes of request bodies in memory now.", buffered)
+        yield CounterMetricFamily("llmgw_gateway_unlogged", "Lines that the access log did not take.", unlogged)
         requests = CounterMetricFamily(
             "llmgw_gateway_requests", "Requests answered, by model and class of status.", labels=["model", "status"]
         )

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 import structlog
 
 from llmgw.clock import Clock
+from llmgw.gateway.access import AccessLog
 from llmgw.gateway.admission import Admission
 from llmgw.gateway.balance import pick
 from llmgw.gateway.keys import Keyring
@@ -51,6 +52,7 @@ class Relay:
     admission: Admission = field(default_factory=Admission)
     table: RoutingTable = field(default_factory=RoutingTable)
     keyring: Keyring = field(default_factory=Keyring)
+    access: AccessLog | None = None
     targets: dict[ReplicaId, Target] = field(default_factory=dict)  #: withdrawn ones too while requests are in them
     by_model: Mapping[ModelName, tuple[Target, ...]] = field(default_factory=dict)
     held: dict[Held, None] = field(default_factory=dict)  #: in order of arrival

@@ -13,10 +13,12 @@ from llmgw import descriptors
 from llmgw.catalog.spec import GatewaySettings, ModelSpec
 from llmgw.clock import Clock
 from llmgw.gateway import openai, surface
+from llmgw.gateway.access import AccessLog
 from llmgw.gateway.admission import Buffers
 from llmgw.gateway.asking import Asking
 from llmgw.gateway.client import ClientConnection, Limits
-from llmgw.gateway.exchange import Exchange, begin, not_allowed, refuse
+from llmgw.gateway.entry import begin, refuse
+from llmgw.gateway.exchange import Exchange
 from llmgw.gateway.http1 import Request
 from llmgw.gateway.keys import Caller
 from llmgw.gateway.openai import ApiError, Code
@@ -25,6 +27,7 @@ from llmgw.gateway.routes import NOT_READY, Refusal, RoutingTable
 from llmgw.gateway.surface import Resource
 from llmgw.gateway.upstream import IDLE
 from llmgw.gateway.usage import UsageReport
+from llmgw.gateway.verdicts import not_allowed
 from llmgw.gateway.view import StoreView
 from llmgw.store.api import Store
 from llmgw.store.held import Writer
@@ -52,8 +55,11 @@ class Gateway:
         name: str = "local",
         limits: Limits = _LIMITS,
         own: Writer | None = None,
+        access: AccessLog | None = None,
     ) -> None:
-        """`own`: where its usage is told, if not simply in the store."""
+        """`own`: where its usage is told, if not simply in the store. `access`: where a line is written for each
+        request."""
+        self._access = access
         self._store = store
         self._own: Writer = own or store
         self._secret = secret
@@ -78,6 +84,9 @@ class Gateway:
         """
         loop = asyncio.get_running_loop()
         descriptors.raise_limit()
+        if self._access is not None:
+            self._access.begin()
+            self._tasks.start(self._access.run(), "gateway access log")
 
         def connection() -> ClientConnection:
             return ClientConnection(self, loop, self._limits, self._max_body, self._buffers, self._admit)
@@ -89,6 +98,7 @@ class Gateway:
         )
         asking = Asking(self._store, self._clock, lambda model: relay.admission.waiting(model) > 0)
         relay = Relay(self._clock, loop, self._tasks, usage.used, usage.hurry, usage.waits, asking.want)
+        relay.access = self._access
         self._relay, self._usage, self._asking = relay, usage, asking
         await StoreView(self._store, self._changed, self._keys_changed).start(self._tasks)
         await usage.publish()
@@ -151,6 +161,9 @@ class Gateway:
             connection.kill()
         await self._until_empty(1.0)
         await self._tasks.close()
+        if self._access is not None:
+            self._access.flush()
+            self._access.close()
         await self._usage.withdraw()
 
     async def _until_empty(self, seconds: float) -> None:
@@ -166,7 +179,8 @@ class Gateway:
         relay = self._relay
         if relay is None:
             return ()
-        return relay.meters.collect(len(self._connections), self._buffers.used, relay.keyring.active())
+        lost = 0 if self._access is None else self._access.lost
+        return relay.meters.collect(len(self._connections), self._buffers.used, relay.keyring.active(), lost)
 
     # the store's side
 

@@ -11,10 +11,9 @@ from urllib.parse import urlsplit
 import httptools
 
 from llmgw.engine.api import engine_key
-from llmgw.errors import TerminalError
 from llmgw.ids import ModelName, ReplicaId
 from llmgw.plan import Endpoint
-from llmgw.secretref import read_secret
+from llmgw.secretref import SecretMissing, read_token
 
 IDLE: Final = 30.0
 """Seconds that an unused connection is kept. Engines close theirs sooner or later than that; both are expected."""
@@ -118,9 +117,9 @@ class Target:
         while everything runs."""
         assert self.external is not None
         try:
-            self._set_key("" if self.external.api_key is None else read_secret(self.external.api_key))
+            self._set_key("" if self.external.api_key is None else read_token(self.external.api_key, "its key"))
             self.unusable = None
-        except TerminalError as error:
+        except SecretMissing as error:
             self.unusable = str(error)
 
     def _set_key(self, key: str) -> None:

@@ -14,9 +14,9 @@ import pytest
 
 from llmgw.admin.app import create_app
 from llmgw.admin.webhook import MAX_BODY
-from llmgw.catalog.access import SecretMissing
 from llmgw.catalog.live import CatalogState
 from llmgw.ids import NodeName, Revision
+from llmgw.secretref import SecretMissing
 from llmgw.store import election, keys
 from llmgw.store.codec import encode
 from llmgw.store.events import EventLog

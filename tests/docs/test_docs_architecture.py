@@ -43,6 +43,7 @@ def test_every_store_key_is_in_the_table_and_no_other() -> None:
     made = {
         keys.STOPPED,
         keys.cordon(NodeName("NODE")),
+        keys.api_key("NAME"),
         keys.APPLIED,
         keys.CATALOG_STATUS,
         re.sub(r"\d+", "NUMBER", keys.history(1)),

@@ -1,0 +1,172 @@
+"""The access log: a line of JSON for each answered request, and nothing of what was asked or answered.
+
+Lines are gathered on the request path, and encoded and written twice a second by a thread: a disk that is slow or full
+holds up no request. What it does not take is counted and let go.
+"""
+
+import asyncio
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+import structlog
+
+from llmgw.errors import TerminalError
+from llmgw.gateway.http1 import Request
+
+log = structlog.get_logger("llmgw.gateway")
+
+EVERY: Final = 0.5  #: seconds between two writes
+MOST: Final = 50_000
+"""Lines that wait to be written. More than a gateway answers in several seconds: what goes beyond has nowhere to go."""
+STDOUT: Final = "-"
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One request. Seconds are of its whole stay: `held` until it was sent to an engine, `first` until the first byte
+    of the answer came, `took` until the last. `asked`: the name that it gave, where that is not the model's own."""
+
+    at: float
+    id: str
+    method: str
+    path: str
+    status: int
+    took: float
+    client: str = ""
+    key: str = ""
+    model: str = ""
+    asked: str = ""
+    served_by: str = ""  #: another model, which stood in for it
+    replica: str = ""
+    code: str = ""  #: of an error of the gateway's own
+    held: float | None = None
+    first: float | None = None
+    tokens_in: int = 0
+    tokens_out: int = 0
+    tries: int = 1
+    cancelled: bool = False  #: the client left before the answer was complete
+
+
+@dataclass(slots=True, kw_only=True)
+class Trace:
+    """What a request went through. Seconds run from its arrival."""
+
+    status: int = 0
+    code: str = ""
+    replica: str = ""
+    served_by: str = ""
+    held: float | None = None
+    first: float | None = None
+    cancelled: bool = False
+
+    def sent(self, replica: str, served_by: str, after: float) -> None:
+        """To an engine; the first time, and each time that another is tried."""
+        self.replica, self.served_by = replica, served_by
+        if self.held is None:
+            self.held = after
+
+    def line(
+        self, request: Request, client: str, model: str, asked: str, tokens: tuple[int, int], *, at: float,
+        took: float = 0.0, tries: int = 1,
+    ) -> Line:  # fmt: skip
+        return Line(
+            at=at, id=request.id, method=request.method, path=request.path, status=self.status, took=_rounded(took),
+            client=client, key=request.caller.name, model=model, asked="" if asked == model else asked,
+            served_by=self.served_by, replica=self.replica, code=self.code,
+            held=None if self.held is None else _rounded(self.held),
+            first=None if self.first is None else _rounded(self.first),
+            tokens_in=tokens[0], tokens_out=tokens[1], tries=tries, cancelled=self.cancelled,
+        )  # fmt: skip
+
+
+def _rounded(seconds: float) -> float:
+    """To microseconds."""
+    return round(seconds, 6)
+
+
+class AccessLog:
+    """Appends to a file, or to standard output. A file that was moved away is begun anew: nobody need tell us."""
+
+    def __init__(self, where: Path | None) -> None:
+        """None: standard output. Nothing is opened yet."""
+        self._where = where
+        self._lines: list[Line] = []
+        self._file: BinaryIO | None = None
+        self._encode = msgspec.json.Encoder().encode_lines
+        self._well = True
+        self.written = 0
+        self.lost = 0
+
+    def begin(self) -> None:
+        """Raises TerminalError: what cannot be written at the start is a mistake."""
+        try:
+            self._open()
+        except OSError as error:
+            raise TerminalError(f"--access-log {self._where} cannot be written: {error.strerror}") from error
+
+    def _open(self) -> None:
+        if self._where is not None:
+            descriptor = os.open(self._where, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            self._file = os.fdopen(descriptor, "wb", buffering=0)
+
+    def add(self, line: Line) -> None:
+        """On the request path: cheap."""
+        if len(self._lines) < MOST:
+            self._lines.append(line)
+        else:
+            self.lost += 1
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(EVERY)
+            if self._lines:
+                await asyncio.to_thread(self.flush)
+
+    def flush(self) -> None:
+        """From any thread. Never raises: requests go on whatever becomes of their lines."""
+        lines, self._lines = self._lines, []
+        if not lines:
+            return
+        try:
+            self._write(self._encode(lines))
+        except OSError as error:
+            self.lost += len(lines)
+            if self._well:
+                log.error("access_log_not_written", reason=str(error))
+            self._well = False
+        else:
+            self.written += len(lines)
+            self._well = True
+
+    def _write(self, data: bytes) -> None:
+        if self._where is None:
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+            return
+        if self._file is None or not self._is_there():
+            self.close()
+            self._open()
+        assert self._file is not None
+        left = memoryview(data)
+        while left:
+            left = left[self._file.write(left) :]
+
+    def _is_there(self) -> bool:
+        assert self._file is not None
+        assert self._where is not None
+        try:
+            there = os.stat(self._where)
+        except OSError:
+            return False
+        ours = os.fstat(self._file.fileno())
+        return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
