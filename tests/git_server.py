@@ -21,6 +21,7 @@ class GitServer:
         self.root = root
         self.users = users or {}
         self.seen: list[tuple[str, str | None]] = []
+        self.elsewhere: str | None = None  #: where requests are sent on to
         self.hang = threading.Event()  #: set: requests are taken, and not answered until it is cleared
         self._server: ThreadingHTTPServer | None = None
         self._port = 0
@@ -70,6 +71,12 @@ class GitServer:
                 if not owner.allows(header):
                     self.send_response(401)
                     self.send_header("WWW-Authenticate", 'Basic realm="git"')
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return
+                if owner.elsewhere is not None:
+                    self.send_response(302)
+                    self.send_header("Location", owner.elsewhere + self.path)
                     self.send_header("Content-Length", "0")
                     self.end_headers()
                     return

@@ -1,6 +1,5 @@
 """How git is let in at a repository elsewhere: by its environment. No secret is in its arguments or on our disk."""
 
-import base64
 import os
 import re
 import shlex
@@ -27,6 +26,13 @@ _SSH: Final = "ssh -oBatchMode=yes -oConnectTimeout=10 -oServerAliveInterval=10 
 _SLOW: Final = {"http.lowSpeedLimit": "1", "http.lowSpeedTime": "30"}
 """A transfer over HTTP of which nothing comes for 30 s is given up."""
 
+_USER, _PASSWORD = "LLMGW_GIT_USER", "LLMGW_GIT_PASSWORD"
+
+_HELPER: Final = (
+    f"""!f() {{ test "$1" = get && printf 'username=%s\\npassword=%s\\n' "${_USER}" "${_PASSWORD}"; }}; f"""
+)
+"""What tells git of the token: a shell reads it from git's own environment."""
+
 KEY_FILE: Final = "ssh-key"
 
 
@@ -40,8 +46,11 @@ def network_environment(origin: Origin, home: Path) -> dict[str, str]:
     settings |= {f"protocol.{origin.scheme}.allow": "always", "gc.autoDetach": "false", **_SLOW}
     try:
         if origin.scheme in ("https", "http") and origin.access.token is not None:
-            # The header goes to this address alone; and nothing else may offer other credentials in its place.
-            settings |= {"credential.helper": "", f"http.{origin.where}.extraHeader": _header(origin)}
+            # git asks for credentials of the server that wants some: one that it was redirected to gets none. (A header
+            # of ours would follow to it.) No other helper is asked in its place.
+            settings |= {"credential.helper": "", f"credential.{_server(origin.where)}.helper": _HELPER}
+            env[_PASSWORD] = read_token(origin.access.token, "the token for git")
+            env[_USER] = origin.access.user or urlsplit(origin.where).username or "x-access-token"
         env["GIT_SSH_COMMAND"] = _ssh(origin, home)
     except LlmgwError as error:
         raise CatalogUnreadable(str(error)) from error
@@ -53,12 +62,10 @@ def network_environment(origin: Origin, home: Path) -> dict[str, str]:
     return env
 
 
-def _header(origin: Origin) -> str:
-    access = origin.access
-    assert access.token is not None
-    token = read_token(access.token, "the token for git")
-    pair = f"{access.user or urlsplit(origin.where).username or 'x-access-token'}:{token}"
-    return f"Authorization: Basic {base64.b64encode(pair.encode()).decode()}"
+def _server(where: str) -> str:
+    """Scheme, host and port: what a credential is for."""
+    parts = urlsplit(where)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def _ssh(origin: Origin, home: Path) -> str:

@@ -30,6 +30,10 @@ QUARANTINE: Final = ("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES",
 """Variables by which git tells a pre-receive hook where the objects lie that are being pushed."""
 
 
+class NothingThere(CatalogUnreadable):
+    """The repository is well, but has not what is followed: a branch that was deleted, a directory."""
+
+
 @dataclass(frozen=True, slots=True)
 class GitDir:
     """The repository that a directory belongs to. `own`: its HEAD and index; `common`: its refs."""
@@ -116,7 +120,7 @@ def facts(
     what = [commit] if within is None else ["--full-tree", f"{commit}:{within}"]
     listing = _git(directory, timeout, "ls-tree", "-r", "-z", *what, env=env)
     if listing.returncode != 0 and within and b"Not a valid object name" in listing.stderr:
-        raise CatalogUnreadable(f"commit {commit[:12]} has no directory {within!r}")
+        raise NothingThere(f"commit {commit[:12]} has no directory {within!r}")
     if listing.returncode != 0:
         raise CatalogUnreadable(f"git cannot list {commit[:12]} in {directory}: {last_line(listing.stderr)}")
     tree = {}

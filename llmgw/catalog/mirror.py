@@ -18,6 +18,7 @@ import structlog
 
 from llmgw.catalog import git, gitrun
 from llmgw.catalog.access import advice, explained, network_environment
+from llmgw.catalog.git import NothingThere
 from llmgw.catalog.origin import Origin, Ref, RefKind
 from llmgw.errors import CatalogUnreadable
 from llmgw.ids import short_hash
@@ -46,10 +47,6 @@ class _Broken(Exception):
     """Our copy cannot be worked with; another one can be made."""
 
 
-class NothingThere(CatalogUnreadable):
-    """The repository answers, but has not what is followed: a branch that was deleted, say."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Answer:
     code: int
@@ -74,10 +71,13 @@ class Mirror:
         self._held = -1
         self.path = home / f"{short_hash(origin.where)}.git"
 
-    async def refresh(self) -> None:
-        """Fetch what is there now into HEAD; little where that has not changed. Raises CatalogUnreadable."""
+    async def refresh(self, *, anew: bool = False) -> None:
+        """Fetch what is there now into HEAD; little where that has not changed. `anew`: into another copy. Raises
+        CatalogUnreadable."""
         async with self._alone():
             try:
+                if anew:
+                    await asyncio.to_thread(shutil.rmtree, self.path, True)
                 await asyncio.to_thread(self._prepare)
                 try:
                     await self._fetch(self._origin.ref)

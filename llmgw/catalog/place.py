@@ -14,16 +14,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
 
+import structlog
 from watchfiles import awatch
 
 from llmgw.catalog import git
 from llmgw.catalog.asks import Asks
-from llmgw.catalog.mirror import HEAD, Mirror, NothingThere
+from llmgw.catalog.git import NothingThere
+from llmgw.catalog.mirror import HEAD, Mirror
 from llmgw.catalog.origin import Origin, RefKind
 from llmgw.catalog.revisions import read_revision
 from llmgw.catalog.source import Source, read_source
 from llmgw.catalog.watch import Observation, follow
 from llmgw.errors import CatalogUnreadable, LlmgwError
+
+log = structlog.get_logger("llmgw.catalog")
 
 LOOK: Final = 0.5
 """Seconds between two looks at the few files that say which commit a repository here is at."""
@@ -127,6 +131,7 @@ class Elsewhere:
         self._mirror = Mirror(origin, home)
         self._since: float | None = None  #: when it could not be reached first
         self._failures = 0
+        self._hopeless: str | None = None  #: what another copy was no remedy for
         self.name = origin.name
         self.asks = Asks()
 
@@ -163,6 +168,7 @@ class Elsewhere:
     async def _look(self) -> Observation:
         try:
             await self._mirror.refresh()
+            seen = await self._read_whole()
         except CatalogUnreadable as error:
             self._failures += 1
             if self._since is None:
@@ -170,7 +176,18 @@ class Elsewhere:
             what = "nothing to follow" if isinstance(error, NothingThere) else "source unreachable"
             return _failed(f"{what} since {_utc(self._since)}: {error}")
         self._since, self._failures = None, 0
-        return await _observe(self)
+        return seen
+
+    async def _read_whole(self) -> Observation:
+        """A copy that cannot be read is damaged, where a fetch would not notice: another one is made, once."""
+        seen = await _observe(self)
+        if seen.error is None or isinstance(seen.error, NothingThere) or str(seen.error) == self._hopeless:
+            return seen
+        log.warning("catalog_copy_made_anew", why=str(seen.error))
+        await self._mirror.refresh(anew=True)
+        seen = await _observe(self)
+        self._hopeless = None if seen.error is None else str(seen.error)
+        return seen
 
     def _pause(self) -> float | None:
         """None: until somebody asks."""

@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -69,6 +69,10 @@ Signers = Annotated[
 HookFile = Annotated[str | None, typer.Option("--webhook-secret-file", metavar="FILE", help="The file with it.")]
 
 
+SHORTEST_POLL: Final = 2.0
+"""Seconds."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Following:
     """The options, as they were given."""
@@ -116,7 +120,7 @@ class Following:
             ref=ref or named,
             inside=inside or below,
             commits=True,
-            poll=duration(self.poll, "--poll"),
+            poll=self._pause(),
             depth=self.depth,
             access=self._access(),
             signers=self._signers(),
@@ -129,6 +133,12 @@ class Following:
         if not path.is_file():
             raise UsageError(f"--allowed-signers {self.signers}: no such file")
         return str(path)
+
+    def _pause(self) -> float:
+        pause = duration(self.poll, "--poll")
+        if 0 < pause < SHORTEST_POLL:
+            raise UsageError(f"--poll {self.poll}: at least {SHORTEST_POLL:.0f}s, for the server's sake")
+        return pause
 
     def _ref(self) -> "Ref | None":
         from llmgw.catalog.origin import RefKind, read_ref

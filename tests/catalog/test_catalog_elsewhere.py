@@ -265,6 +265,14 @@ async def test_earlier_revisions_can_be_read_as_far_as_they_were_fetched(pushed:
             place.read(f"{mirrors.HEAD}~2")
 
 
+async def test_a_shallow_clone_can_be_followed_itself(pushed: Pushed, tmp_path: Path) -> None:
+    pushed.push({"b.yaml": model("b")})
+    git(tmp_path, "clone", "-q", "--depth", "1", pushed.url, "shallow")
+    async with following(elsewhere(f"file://{tmp_path}/shallow", tmp_path)) as follower:
+        assert await follower.commit() == pushed.head
+    assert place_of(Origin(where=str(tmp_path / "shallow"), commits=True), tmp_path).read().commit == pushed.head
+
+
 async def test_submodules_and_large_files_are_left_alone(pushed: Pushed, tmp_path: Path) -> None:
     inner = Pushed(tmp_path / "inner")
     git(pushed.work, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", inner.url, "sub")
@@ -392,6 +400,21 @@ async def test_a_copy_that_is_broken_is_made_anew(pushed: Pushed, tmp_path: Path
         assert await follower.commit() == second
 
 
+async def test_an_object_that_is_damaged_is_fetched_anew(pushed: Pushed, tmp_path: Path) -> None:
+    place = elsewhere(pushed.url, tmp_path)
+    async with following(place) as follower:
+        await follower.now()
+        copy = next((tmp_path / "home").glob("*.git"))
+        oid = git(copy, "rev-parse", f"{mirrors.HEAD}:a.yaml")
+        blob = copy / "objects" / oid[:2] / oid[2:]
+        blob.chmod(0o600)
+        blob.write_bytes(b"rot")
+        assert await follower.commit() == pushed.head
+        source = follower.seen[-1].source
+        assert source is not None
+        assert source.files["a.yaml"] == MODEL.encode()
+
+
 async def test_the_copy_of_an_address_before_is_removed(pushed: Pushed, tmp_path: Path) -> None:
     other = Pushed(tmp_path / "other")
     async with following(elsewhere(pushed.url, tmp_path)) as follower:
@@ -425,6 +448,31 @@ async def test_a_token_lets_in_and_is_seen_nowhere(
     assert arguments
     everything = [*arguments, *(text.read_text("latin-1") for text in (tmp_path / "home").rglob("*") if text.is_file())]
     assert not [text for text in everything if "hunter2" in text or "aHVudGVyMi" in text]
+
+
+async def test_a_user_in_the_address_goes_with_the_token(
+    pushed: Pushed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CATALOG_TOKEN", "hunter2")
+    access = Access(token=SecretRef(from_env="CATALOG_TOKEN"))
+    with git_server(pushed.bare.parent, {"robot": "hunter2"}) as server:
+        url = f"{server.url}/catalog.git".replace("//", "//robot@")
+        async with following(elsewhere(url, tmp_path, access=access)) as follower:
+            assert await follower.commit() == pushed.head
+
+
+async def test_a_token_does_not_follow_to_another_host(
+    pushed: Pushed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CATALOG_TOKEN", "hunter2")
+    access = Access(token=SecretRef(from_env="CATALOG_TOKEN"), user="robot")
+    with git_server(pushed.bare.parent) as other, git_server(pushed.bare.parent, {"robot": "hunter2"}) as server:
+        server.elsewhere = other.url.replace("127.0.0.1", "localhost")
+        async with following(elsewhere(f"{server.url}/catalog.git", tmp_path, access=access)) as follower:
+            await follower.now()
+    assert any(header is not None for _, header in server.seen)
+    assert other.seen
+    assert {header for _, header in other.seen} <= {None}
 
 
 async def test_wrong_credentials_are_told_without_them(
