@@ -15,6 +15,7 @@ from llmgw.admin.reading import Seen
 from llmgw.admin.shapes import DeviceRow, NodeRow
 from llmgw.facts import Level, Phase, Progress
 from llmgw.plan import ModelState
+from llmgw.store.values import Role
 
 Collect = Callable[[], Iterable[Metric]]
 
@@ -45,6 +46,7 @@ def families(seen: Seen, capacities: Iterable[CapacityRow] = ()) -> Iterator[Met
     nodes = views.nodes(seen).nodes
     yield from _nodes(nodes)
     yield from _devices(nodes)
+    yield from _processes(seen)
     labels = ["model", "profile", "node"]
     measured = [([row.model, row.profile, row.node], row.requests) for row in capacities]
     yield _gauges("llmgw_measured_requests", "Requests at once that a replica was measured to hold.", labels, measured)
@@ -167,9 +169,29 @@ def _nodes(rows: Iterable[NodeRow]) -> Iterator[Metric]:
     yield usable
 
 
+def _processes(seen: Seen) -> Iterator[Metric]:
+    """Of a fleet; there are none of `llmgw up`."""
+    counted = Counter(member.role for member in seen.members)
+    roles = [([role], counted[role]) for role in Role] if counted else []
+    yield _gauges("llmgw_processes", "Processes of the fleet that live, by role.", ["role"], roles)
+    leader = seen.leader.name if seen.leader is not None else None
+    leads = sorted(([one.name], one.name == leader) for one in seen.members if one.role is Role.CONTROLLER)
+    yield _gauges("llmgw_leads", "1 for the controller that leads, 0 for those that stand by.", ["controller"], leads)
+
+
+def _state(device: DeviceRow) -> str:
+    if device.why is not None:
+        return "unusable"
+    return "used" if device.counted else "free"
+
+
 def _devices(nodes: Iterable[NodeRow]) -> Iterator[Metric]:
     """By UUID: indexes change across boots. What the driver does not tell is left out."""
     rows = [(node.name, device) for node in nodes for device in node.devices]
+    whole = Counter((node, _state(device)) for node, device in rows if not device.divided)
+    whole.update({(node.name, state): 0 for node in nodes if node.devices for state in ("free", "used", "unusable")})
+    counts = [(list(key), count) for key, count in sorted(whole.items())]
+    yield _gauges("llmgw_devices", "Devices: free (of engines), used by some, unusable.", ["node", "state"], counts)
     named = GaugeMetricFamily("llmgw_device_usable", "1 where it can be used.", labels=["node", "device", "name"])
     for node, device in rows:
         named.add_metric([node, device.uuid, device.name], device.why is None and not device.divided)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from llmgw.admin.shapes import CheckRow
-from llmgw.cli.checkup import FAIL, WARN, age, row
+from llmgw.cli.checkup import FAIL, WARN, row
 from llmgw.errors import LlmgwError, RetryableError
 from llmgw.facts import NodeReport
 from llmgw.ids import NodeName
@@ -23,7 +23,7 @@ from llmgw.store import codec, keys
 from llmgw.store.address import CA, CERT, Address, Tls
 from llmgw.store.election import Leader
 from llmgw.store.values import ClusterIdentity, Member, Role
-from llmgw.units import GIB, Bytes, format_bytes
+from llmgw.units import GIB, Bytes, format_bytes, format_seconds
 
 TIMEOUT: Final = 2.0  #: seconds, for a connection
 HEARTBEATS: Final = 6.0  #: seconds in which every living agent reports
@@ -235,7 +235,7 @@ async def _fleet(store: Any) -> Iterator[CheckRow]:
         )
     else:
         leader = codec.decode(entry.value, Leader, where=entry.key)
-        rows.append(row("leader", f"controller {leader.name}, since {age(time.time() - leader.at)}"))
+        rows.append(row("leader", f"controller {leader.name}, for {format_seconds(max(0.0, time.time() - leader.at))}"))
     return iter(rows)
 
 

@@ -76,7 +76,7 @@ def controller(
         typer.Option(
             "--node-grace",
             metavar="TIME",
-            help="What a silent node ran is placed elsewhere after this. Default: the catalog's supervision.node_grace.",
+            help="What a silent node ran is placed elsewhere after this. Default: supervision.node_grace.",
         ),
     ] = None,
     git_depth: following.Depth = 50,

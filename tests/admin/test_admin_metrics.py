@@ -12,6 +12,8 @@ from llmgw.facts import Cordon, DeviceFact, Footprint, Level, NodeReport, Progre
 from llmgw.ids import ModelName, ReplicaId
 from llmgw.plan import ModelState
 from llmgw.store import keys
+from llmgw.store.election import Leader
+from llmgw.store.values import Member, Role
 from llmgw.units import GIB, Bytes
 
 
@@ -89,6 +91,31 @@ async def test_devices_tell_what_engines_could_have_what_they_count_for_and_what
     assert capacity["gpu-1", "GPU-c"] == 0
     usable = values(found, "llmgw_device_usable")
     assert (usable["gpu-1", "GPU-a", "RTX"], usable["gpu-1", "GPU-c", "RTX"]) == (1, 0)
+
+
+async def test_devices_are_counted_by_whether_an_engine_has_them() -> None:
+    held = replace(
+        seed.ready("r1", seed.QWEN), devices=("GPU-a",), footprint=Footprint(host=Bytes(0), device=Bytes(8 * GIB))
+    )
+    mig = device("GPU-d", divided=True)
+    devices = (device("GPU-a"), device("GPU-b"), device("GPU-c", why="fell off the bus"), mig)
+    found = values(await seen(replace(seed.report(held), devices=devices)), "llmgw_devices")
+    assert found == {("gpu-1", "free"): 1, ("gpu-1", "unusable"): 1, ("gpu-1", "used"): 1}, "a divided one is none"
+
+
+async def test_processes_of_a_fleet_are_counted_and_the_leader_shows() -> None:
+    assert values(await seen(), "llmgw_processes") == {}, "there are none of one that is all"
+    roles = [(Role.CONTROLLER, "c1"), (Role.CONTROLLER, "c2"), (Role.AGENT, "n1")]
+    members = [
+        Member(
+            role=role, name=name, instance="i", since=seed.NOW, version="1", host="h", pid=1, place="p", url="http://x"
+        )
+        for role, name in roles
+    ]
+    fleet = replace(await seen(), members=tuple(members), leader=Leader(name="c2", at=seed.NOW))
+    processes = values(fleet, "llmgw_processes")
+    assert processes == {("controller",): 2, ("agent",): 1, ("gateway",): 0, ("up",): 0}
+    assert values(fleet, "llmgw_leads") == {("c1",): 0, ("c2",): 1}
 
 
 async def test_a_node_that_is_cordoned_shows() -> None:

@@ -143,7 +143,7 @@ async def test_a_fleet_without_a_leader_and_a_clock_that_is_wrong(shared_etcd: E
         assert [row.message for row in rows if row.name == "clocks"] == ["that of n2 is 30 s ahead of this machine's"]
         await store.put(keys.LEADER, codec.encode(Leader(name="c1", at=Wall(time.time() - 60))))
         rows = await asyncio.to_thread(lambda: list(checkup_store.examine(where)))
-        assert any(row.name == "leader" and row.message.startswith("controller c1, since 1m") for row in rows), rows
+        assert any(row.name == "leader" and row.message.startswith("controller c1, for 1m") for row in rows), rows
     finally:
         fleet.cancel()
         await asyncio.wait([fleet])
