@@ -42,6 +42,12 @@ def is_named(revision: str, asked: str) -> bool:
     return len(wanted) >= FEWEST_DIGITS and commit.startswith(wanted) and rest == also
 
 
+def shortened(revision: str) -> str:
+    """For people: of a commit or a digest twelve digits, as git shows them."""
+    commit, plus, rest = revision.partition("+")
+    return f"{commit[:12]}{plus}{rest}"
+
+
 def short_hash(text: str, length: int = 16) -> str:
     """The first `length` hex digits of the text's sha256."""
     return hashlib.sha256(text.encode()).hexdigest()[:length]

@@ -13,7 +13,7 @@ from typing import Final
 from llmgw.catalog.holds import Held, HoldReason
 from llmgw.catalog.spec import Catalog, ClusterSpec, Sync
 from llmgw.facts import Suspension
-from llmgw.ids import ModelName
+from llmgw.ids import ModelName, shortened
 from llmgw.store.values import Approval, Pinned
 
 MOST_REMOVED: Final = 0.5
@@ -42,7 +42,7 @@ def judge(catalog: Catalog, before: Catalog | None, orders: Orders, *, removal_a
     if before is not None and _is_same(catalog, before):
         return None
     if orders.pinned is not None and orders.pinned.digest != catalog.digest:
-        told = f"rolled back to {_short(orders.pinned.revision)} by {orders.pinned.by}"
+        told = f"rolled back to {shortened(orders.pinned.revision)} by {orders.pinned.by}"
         return Held(reason=HoldReason.ROLLED_BACK, message=f"{told}; `llmgw resume` follows the catalog again")
     if orders.suspended is not None and before is not None:
         told = f"the catalog is suspended by {orders.suspended.by}"
@@ -53,7 +53,7 @@ def judge(catalog: Catalog, before: Catalog | None, orders: Orders, *, removal_a
         if held is not None:
             return held
     if (before or catalog).cluster.sync is Sync.MANUAL and approval is None:
-        told = f"`sync: manual`: `llmgw apply {_short(catalog.revision)}` puts it in force"
+        told = f"`sync: manual`: `llmgw apply {shortened(catalog.revision)}` puts it in force"
         return Held(reason=HoldReason.MANUAL, message=told)
     return None
 
@@ -67,7 +67,7 @@ def _is_same(catalog: Catalog, before: Catalog) -> bool:
 
 def _removal(catalog: Catalog, before: Catalog, suspensions: Collection[ModelName]) -> Held | None:
     removed = sorted(before.models.keys() - catalog.models.keys())
-    approve = f"if that is meant, `llmgw approve {_short(catalog.revision)}` puts it in force"
+    approve = f"if that is meant, `llmgw approve {shortened(catalog.revision)}` puts it in force"
     kept = [name for name in removed if before.cluster.protect or before.models[name].protect]
     if kept:
         told = f"removes {_names(kept)}, which `protect: true` keeps; {approve}"
@@ -90,9 +90,3 @@ def _removal(catalog: Catalog, before: Catalog, suspensions: Collection[ModelNam
 def _names(names: Collection[str]) -> str:
     shown = ", ".join(list(names)[:_NAMED])
     return f"{shown} and {len(names) - _NAMED} more" if len(names) > _NAMED else shown
-
-
-def _short(revision: str) -> str:
-    """As `llmgw status` shows it: twelve characters, and of a changed tree both parts."""
-    commit, plus, dirty = revision.partition("+")
-    return f"{commit[:12]}{plus}{dirty}"

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from llmgw.catalog.live import CatalogState
+from llmgw.ids import shortened
 from llmgw.plan import ModelState, ModelStatus
 from llmgw.store import keys
 from llmgw.store.api import Store
@@ -57,7 +58,7 @@ def conditions(
     stuck = [model for model in wanted if model.state in STUCK]
     stuck += [model for model in moving if model.rejections]
     returned = [model for model in models if model.rollout_failed]
-    failed = [f"{model.model}: {model.rollout_failed}; as of {model.spec_revision} again" for model in returned]
+    failed = [f"{m.model}: {m.rollout_failed}; as of {shortened(m.spec_revision or '')} again" for m in returned]
     reason, message = _stalled(state, stuck, failed)
     current = [
         _ready(state, wanted, failed, stopped=stopped),

@@ -12,7 +12,7 @@ from typing import TypeVar
 from llmgw.catalog.spec import Catalog, ModelSpec, spec_digest
 from llmgw.desired import demand, desired, next_due
 from llmgw.facts import Ask, Concurrency, Event, Observed, Phase, RecoveryRecord, ScalingState
-from llmgw.ids import ModelName, NodeName, SpecDigest
+from llmgw.ids import ModelName, NodeName, SpecDigest, shortened
 from llmgw.plan import Levels, ModelStatus, Plan, Rollout, Stopped, Wish
 from llmgw.schedule import recovery, rollout, scaling
 from llmgw.schedule.claims import LEAVING
@@ -96,7 +96,7 @@ def think(known: Known, now: Instant, *, decider: Decider | None = None) -> Thou
 def _told(rollouts: Mapping[ModelName, Rollout | None], now: Instant) -> Iterator[Event]:
     for name, one in rollouts.items():
         if one is not None and one.failed is not None:
-            text = f"{one.revision}: {one.why}; it returns to {one.good_revision}"
+            text = f"{shortened(one.revision)}: {one.why}; it returns to {shortened(one.good_revision)}"
             yield Event(at=now.wall, subject=f"model/{name}", reason="rollout failed", message=text)
 
 
@@ -105,8 +105,8 @@ def _as_returned(status: ModelStatus, rollouts: Rollouts) -> ModelStatus:
     one = rollouts.get(status.model)
     if one is None or one.failed is None:
         return status
-    failed = f"{one.revision} failed: {one.why}"
-    reason = f"{failed}; as of {one.good_revision}" + (f": {status.reason}" if status.reason else "")
+    failed = f"{shortened(one.revision)} failed: {one.why}"
+    reason = f"{failed}; as of {shortened(one.good_revision)}" + (f": {status.reason}" if status.reason else "")
     return replace(status, spec_revision=one.good_revision, rollout_failed=failed, reason=reason)
 
 

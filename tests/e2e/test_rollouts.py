@@ -22,7 +22,7 @@ def condition(daemon: Daemon, kind: str) -> Any:
 def failed(daemon: Daemon, name: str, revision: str) -> Any:
     def look() -> Any:
         told = row(daemon, name)
-        return told if (told["rollout_failed"] or "").startswith(revision) else None
+        return told if (told["rollout_failed"] or "").startswith(revision[:12]) else None
 
     return eventually(look, within=40, what=f"the rollout of {revision} failed")
 
