@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -17,6 +18,9 @@ from llmgw.errors import TerminalError, UsageError
 UNITS: Final = Path("/etc/systemd/system")
 RUNNING: Final = Path("/run/systemd/system")
 """There where systemd runs the machine."""
+
+_STOP: Final = 40  #: seconds until systemd kills what does not end; requests get 5 at the gateway
+_LONG_STOP: Final = 300  #: the same, where engines are stopped too: drain time-outs are 2 minutes unless set
 
 
 class Part(StrEnum):
@@ -137,7 +141,9 @@ def restart(parts: Which = None) -> None:
 
 def unit(part: Part, arguments: Sequence[str], *, user: str | None, program: Sequence[str]) -> str:
     """The unit file. KillMode=process: engines are no concern of systemd's when the service ends.
-    OOMPolicy=continue: nor is one that the kernel ends for want of memory."""
+    OOMPolicy=continue: nor is one that the kernel ends for want of memory.
+    StartLimitIntervalSec=0: what is in the way at boot, a name service or a disk, may take its time; a wrong command
+    line (64) stays wrong. Engines that are to be stopped with the service get time to finish their requests."""
     if any(character in argument for argument in arguments for character in "\n\r"):
         raise UsageError("an argument of a service has no line breaks")
     command = " ".join(_quoted(word) for word in (*program, part, *arguments))
@@ -147,6 +153,7 @@ def unit(part: Part, arguments: Sequence[str], *, user: str | None, program: Seq
 Description={_WHAT[part]}
 Wants=network-online.target
 After=network-online.target
+StartLimitIntervalSec=0
 
 [Service]
 Type=exec
@@ -159,12 +166,17 @@ KillMode=process
 OOMPolicy=continue
 Restart=on-failure
 RestartSec=2
-TimeoutStopSec=40
+RestartPreventExitStatus=64
+TimeoutStopSec={_LONG_STOP if _stops_engines(arguments) else _STOP}
 LimitNOFILE=65536
 
 [Install]
 WantedBy=multi-user.target
 """
+
+
+def _stops_engines(arguments: Sequence[str]) -> bool:
+    return "--on-exit=stop" in arguments or ("--on-exit", "stop") in pairwise(arguments)
 
 
 def _state(part: Part) -> str:

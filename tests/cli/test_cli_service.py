@@ -1,6 +1,10 @@
 """`llmgw service`: unit files, and what is said without systemd."""
 
 import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +24,29 @@ def test_a_unit_leaves_engines_alone_and_is_started_at_boot(part: Part) -> None:
     assert line(text, "WantedBy") == "multi-user.target"
     assert line(text, "ExecStart") == f"/usr/bin/llmgw {part} --store etcd://e"
     assert "User=" not in text
+
+
+ANALYZE = shutil.which("systemd-analyze")
+
+
+@pytest.mark.skipif(ANALYZE is None, reason="no systemd-analyze")
+@pytest.mark.parametrize("part", Part)
+def test_systemd_finds_nothing_wrong_with_a_unit(part: Part, tmp_path: Path) -> None:
+    assert ANALYZE is not None
+    arguments = ["--store", "etcd://e", "/srv/my models", "100%", "$HOME"]
+    file = tmp_path / "llmgw-part.service"
+    file.write_text(unit(part, arguments, user="root", program=[sys.executable, "-m", "llmgw"]))
+    done = subprocess.run([ANALYZE, "verify", str(file)], capture_output=True, text=True, timeout=60, check=False)
+    assert [row for row in done.stderr.splitlines() if file.name in row] == []
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_service_that_stops_its_engines_gets_the_time_for_it() -> None:
+    def seconds(*arguments: str) -> int:
+        return int(line(unit(Part.AGENT, arguments, user=None, program=["llmgw"]), "TimeoutStopSec"))
+
+    assert seconds("--on-exit", "keep") == seconds() < 120
+    assert seconds("--on-exit", "stop") == seconds("--on-exit=stop") > 120 + 30, "drain, and SIGTERM's grace"
 
 
 def test_each_part_has_a_state_directory_of_its_own_on_one_machine() -> None:
