@@ -6,6 +6,7 @@ revisions and rollbacks, until it is asked anew on request. Sizes are asked besi
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -57,7 +58,7 @@ class Resolver:
         self._afresh: dict[str, Resolution] = {}  #: of these, what was asked anew and is not in force yet
         self._due: dict[str, float] = {}  #: when a source is asked again: monotonic seconds
         self._told: dict[str, str] = {}  #: what went wrong, as it was told
-        self._wanted: dict[str, WeightsSpec] = {}
+        self._wanted: dict[str, WeightsSpec] = {}  #: what to ask for, by the documents' name of it
         self._trigger = Trigger()
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
@@ -78,14 +79,18 @@ class Resolver:
         known = _over(_over(in_force, await self._of_same_content(documents)), self._afresh)
         known = _over(self._found, known)
         moving = [spec for spec in files.values() if self._is_moving(spec)]
-        due = {spec.source for spec in moving if retry or self._is_due(spec)}
+        due = {spec.source for spec in moving if retry or self._is_due(spec.source)}
         asked = [spec for spec in moving if afresh or (_is_open(spec, known) and spec.source in due)]
         if asked:
             answers = await self._ask_now(asked)
             self._found |= answers
             self._afresh |= answers if afresh else {}
             known |= answers
-        self._wanted = {name: spec for name, spec in files.items() if self._lacks(spec, known)}
+        self._wanted = {
+            name: replace(spec, source=known[name].source if name in known else name)
+            for name, spec in files.items()
+            if self._lacks(spec, known)
+        }
         self._trigger.set()
         return resolved(documents, known)
 
@@ -93,15 +98,16 @@ class Resolver:
         """Ask for what is lacking, until cancelled."""
         while True:
             await self._trigger.wait(AGAIN if self._wanted else None)
-            due = [spec for spec in self._wanted.values() if self._is_due(spec)]
-            found = dict(each for each in await asyncio.gather(*map(self._ask, due)) if each is not None)
+            due = [(name, spec) for name, spec in self._wanted.items() if self._is_due(name)]
+            answers = await asyncio.gather(*(self._ask(name, spec) for name, spec in due))
+            found = dict(each for each in answers if each is not None)
             news = {name: each for name, each in found.items() if self._found.get(name) != each}
             self._found |= news
             if news:
                 self._changed()
 
     async def _ask_now(self, asked: Iterable[WeightsSpec]) -> dict[str, Resolution]:
-        tasks = [asyncio.create_task(self._ask(spec)) for spec in asked]
+        tasks = [asyncio.create_task(self._ask(spec.source, spec)) for spec in asked]
         try:
             done, _ = await asyncio.wait(tasks, timeout=PATIENCE)
         finally:
@@ -110,9 +116,9 @@ class Resolver:
         answers = [task.result() for task in done]
         return dict(each for each in answers if each is not None)
 
-    async def _ask(self, spec: WeightsSpec) -> tuple[str, Resolution] | None:
+    async def _ask(self, name: str, spec: WeightsSpec) -> tuple[str, Resolution] | None:
         """None: it cannot be told now; the first time, that is an event."""
-        source, name = self._sources[_scheme(spec)], spec.source
+        source = self._sources[_scheme(spec)]
         try:
             async with self._slots:
                 found = await source.describe(spec)
@@ -129,7 +135,7 @@ class Resolver:
         size = found.size
         if size is None:
             self._due[name] = float("inf")  # it cannot tell before a download
-        return name, Resolution(source=found.resolved or name, size=None if size is None else Bytes(size))
+        return name, Resolution(source=found.resolved or spec.source, size=None if size is None else Bytes(size))
 
     def _tell(self, spec: WeightsSpec, why: str) -> None:
         if self._told.get(spec.source) == why or not self._is_moving(spec):
@@ -138,8 +144,8 @@ class Resolver:
         self._told[spec.source] = why
         self._record(Event(at=self._clock.now().wall, subject="catalog", reason="source not resolved", message=why))
 
-    def _is_due(self, spec: WeightsSpec) -> bool:
-        return self._due.get(spec.source, 0.0) <= self._clock.now().mono
+    def _is_due(self, name: str) -> bool:
+        return self._due.get(name, 0.0) <= self._clock.now().mono
 
     def _is_moving(self, spec: WeightsSpec) -> bool:
         source = self._sources.get(_scheme(spec))

@@ -172,6 +172,8 @@ async def test_it_is_taken_up_on_request_and_going_back_goes_back_to_the_same_co
         rig.write(text(description="first"))
         await rig.described("first")
         assert rig.weights.source == f"tree://m@{ONE}"
+        await rig.until(lambda: rig.weights.found)
+        assert rig.source.asked[-1] == f"tree://m@{ONE}", "its size, not what the branch is now"
     digests = [entry.digest for entry in await rig.history()]
     assert len(set(digests)) == 3
     assert digests[-1] == digests[0]
