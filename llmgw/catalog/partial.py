@@ -9,16 +9,18 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from llmgw.catalog.schemas import load_schema, schema_directory
-
 FILE: Final = "template.v1.schema.json"
 
+_MERGED: Final = ("profile", "weights", "draft")
+"""What of a Model is merged by key, besides the whole. A level is of parts of a profile."""
+_ITSELF: Final = frozenset({"apiVersion", "kind", "name", "extends"})
 _NOT_SHARED: Final = ("aliases", "variants")
 """What names one model alone."""
 
 
-def template_schema(model: Mapping[str, Any]) -> dict[str, Any]:
-    """From the Model's schema. `#/$defs/partial` is what a Model document that extends a Template looks like."""
+def template_schema(model: Mapping[str, Any], *, nullable: bool = True) -> dict[str, Any]:
+    """From the Model's schema. `#/$defs/partial` is what a Model document that extends a Template looks like.
+    `nullable`: with the `null` that takes away what a template says; else it has been taken out."""
     whole: dict[str, Any] = copy.deepcopy(dict(model))
     definitions = whole.pop("$defs")
     properties = whole["properties"]
@@ -31,6 +33,9 @@ def template_schema(model: Mapping[str, Any]) -> dict[str, Any]:
     del definitions["weights"]["required"]
     definitions["weights"]["minProperties"] = 1
     del definitions["draft"]["dependentRequired"]
+    if nullable:
+        for part in (whole, *(definitions[name] for name in _MERGED if name in definitions)):
+            _allow_null(part)
     partial = {
         "description": "Any part of a Model document.",
         "type": "object",
@@ -56,6 +61,20 @@ def template_schema(model: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _allow_null(schema: Any) -> None:
+    """Each key of a map that is merged may be null, but those that say what it is."""
+    for key, value in schema.get("properties", {}).items():
+        if key in _ITSELF or not isinstance(value, dict):
+            continue
+        _allow_null(value)
+        if "type" in value:
+            value["type"] = [*([value["type"]] if isinstance(value["type"], str) else value["type"]), "null"]
+            if "enum" in value:
+                value["enum"] = [*value["enum"], None]
+        elif "$ref" in value:
+            value["anyOf"] = [{"$ref": value.pop("$ref")}, {"type": "null"}]
+
+
 def _not_shared(key: str) -> dict[str, Any]:
     return {
         "description": "No part of a template: it names one model.",
@@ -70,4 +89,6 @@ def text_of(schema: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
+    from llmgw.catalog.schemas import load_schema, schema_directory
+
     (schema_directory() / FILE).write_text(text_of(template_schema(load_schema("model"))), "utf-8")

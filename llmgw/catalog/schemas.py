@@ -23,6 +23,7 @@ from llmgw.catalog.amounts import duration_fault, size_fault
 from llmgw.catalog.amounts import to_bytes as to_bytes
 from llmgw.catalog.amounts import to_seconds as to_seconds
 from llmgw.catalog.document import Document, Path, quoted
+from llmgw.catalog.partial import template_schema
 from llmgw.errors import Problem
 
 BROKEN_SCHEMA: Final = (SchemaError, UnknownType, UndefinedTypeCheck, Unresolvable, re.error, TypeError, ValueError)
@@ -48,15 +49,20 @@ def load_schema(name: str) -> dict[str, Any]:
     return schema
 
 
+def _schema_of(kind: str) -> dict[str, Any]:
+    """What a kind is judged by: a Template without its nulls, which editors are to accept."""
+    return template_schema(load_schema("model"), nullable=False) if kind == "Template" else load_schema(kind.lower())
+
+
 @cache
 def validator_for(kind: str) -> Draft202012Validator:
     """The validator of one kind of document, made once."""
-    return judge_of(load_schema(kind.lower()))
+    return judge_of(_schema_of(kind))
 
 
 @cache
 def _acceptor_for(kind: str) -> accepting.Validator:
-    return accepting.own(load_schema(kind.lower()))
+    return accepting.own(_schema_of(kind))
 
 
 def check(document: Document, kind: str) -> list[Problem]:

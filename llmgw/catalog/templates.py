@@ -35,7 +35,7 @@ class Templates:
         self._by_name: dict[str, Document] = {}
         self._bases: dict[str, Node | None] = {}
         for document in documents:
-            self.problems += schemas.check(document, "Template")
+            self.problems += schemas.check(document.with_root(_without_nulls(document.root)), "Template")
             name = as_mapping(document.value).get("name")
             if not isinstance(name, str):
                 continue
@@ -101,6 +101,14 @@ class Templates:
             return None
         below = self._base(wanted, here)
         return None if below is None else _merged(below, own)
+
+
+def _without_nulls(node: Node) -> Node:
+    """A template that extends another takes away what that says, as a model does."""
+    if not isinstance(node.value, dict):
+        return node
+    items = {key: _without_nulls(inner) for key, inner in node.items.items() if inner.value is not None}
+    return Node({key: inner.value for key, inner in items.items()}, node.place, items, node.keys, node.size)
 
 
 def _placed(node: Node, file: str) -> Node:

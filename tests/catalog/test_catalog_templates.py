@@ -224,3 +224,14 @@ def test_models_follow_their_template_when_it_changes() -> None:
     files["b.yaml"] = BASE.replace("priority: 5", "priority: 6")
     after = loader.load(source(files), ENGINES).catalog.models
     assert [models["one"].priority for models in (before, after)] == [5, 6]  # type: ignore[index]
+
+
+def test_a_template_may_take_away_what_the_one_it_extends_says() -> None:
+    middle = f"{HEAD}Template\nname: middle\nextends: base\npriority: null\nlabels: {{tier: null}}\n"
+    files = {
+        "a.yaml": extending(rest=WEIGHTS).replace("extends: base", "extends: middle"),
+        "b.yaml": BASE,
+        "c.yaml": middle,
+    }
+    one = load(files).catalog.models["one"]  # type: ignore[index]
+    assert (one.priority, one.labels) == (0, {"team": "search"})
