@@ -27,8 +27,9 @@ _IMPATIENT: Final = 30.0
 """Seconds without a byte after which a client that leaves makes the engine suspect: until then it changed its mind."""
 CONNECT: Final = 5.0
 """Seconds to connect to an engine. It is ready, so its machine is what does not answer."""
-REPLACED: Final = 3.0
-"""Seconds to wait for word that a model whose every endpoint was lost is being restarted. It is on its way to us."""
+REPLACED: Final = 10.0
+"""Seconds to wait for word that a model whose every endpoint was lost is being restarted, or runs elsewhere by now. It
+is on its way; where the leader died as well, another leads first, which takes some 5 s."""
 _NOTHING: Final[Mapping[ModelName, Wall]] = {}
 MOST_KILLED: Final = 2
 """Engines that may end with one request in them before it is given up: it may be what kills them."""

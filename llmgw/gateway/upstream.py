@@ -61,7 +61,8 @@ class Receiver(Protocol):
         ...
 
     def engine_lost(self, why: str, *, answered: bool, stale: bool) -> None:
-        """No more will come. `answered`: some bytes did. `stale`: a kept connection turned out to be closed."""
+        """No more will come. `answered`: some bytes did, more than the head of a body whose length it tells. `stale`: a
+        kept connection turned out to be closed."""
         ...
 
 
@@ -248,6 +249,8 @@ class EngineConnection(asyncio.Protocol):
             self._tell(receiver)
 
     def _tell(self, receiver: Receiver) -> None:
+        if not (self._head_told or self._body or self._complete) and self._names(b"content-length"):
+            return  # the body follows at once: should it not, another engine can still be asked
         pieces = self._body
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._body = []
@@ -284,16 +287,17 @@ class EngineConnection(asyncio.Protocol):
 
     def _ends_with_connection(self) -> bool:
         """No length was given, so the end of the connection is that of the body."""
-        return self._head_done and not any(
-            name.lower() in (b"content-length", b"transfer-encoding") for name, _ in self._headers
-        )
+        return self._head_done and not self._names(b"content-length", b"transfer-encoding")
+
+    def _names(self, *headers: bytes) -> bool:
+        return any(name.lower() in headers for name, _ in self._headers)
 
     def _lose(self, why: str) -> None:
-        receiver, answered = self._receiver, self._answered
+        receiver, withheld = self._receiver, self._head_done and not self._head_told
         self.abandon()
         if receiver is not None:
-            stale = self._reused and not answered and self._loop.time() - self._sent_at < _STALE
-            receiver.engine_lost(why, answered=answered, stale=stale)
+            stale = self._reused and not self._answered and self._loop.time() - self._sent_at < _STALE
+            receiver.engine_lost(why, answered=self._answered and not withheld, stale=stale)
 
     # llhttp's callbacks
 

@@ -20,6 +20,7 @@ from gateway_rig import (
     until,
 )
 
+from llmgw.gateway import exchange
 from llmgw.gateway.exchange import KEPT_BODY
 
 
@@ -190,7 +191,23 @@ async def test_an_engine_lost_before_any_byte_has_another_replica_tried(rig: Rig
     assert rig.metric("llmgw_gateway_retried_total", model="m") == 1
 
 
-async def test_when_every_engine_is_lost_the_answer_says_so(rig: Rig) -> None:
+async def test_an_engine_lost_between_head_and_body_has_another_replica_tried(rig: Rig) -> None:
+    async def die(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        writer.transport.abort()
+
+    broken, good = await rig.engine(die), await rig.engine()
+    await rig.catalog(model("m"))
+    await rig.endpoint("m", broken.url, "a")
+    await rig.endpoint("m", good.url, "b")
+    assert [(await rig.post({"model": "m"})).status for _ in range(3)] == [200] * 3
+    assert len(broken.asked) == 1
+
+
+async def test_when_every_engine_is_lost_the_answer_says_so(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "REPLACED", 0.2)
     engine = await rig.serving()
     await engine.stop()
     answer = await rig.post({"model": "m"})
