@@ -11,11 +11,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import httpx
 from etcds import Etcd
-from harness import MESSAGES, WEB, alive, eventually, pids_in, run_cli
+from harness import MESSAGES, WEB, Repo, alive, eventually, pids_in, run_cli
+from harness import command as any_command
+
+ENGINE: Final = str(Path(__file__).parent.parent / "engines" / "answering_server.py")
+"""Answers chats without a model."""
 
 
 class Process:
@@ -217,3 +221,27 @@ class Load:
         self._done.set()
         for thread in self._threads:
             thread.join(70)
+
+
+def command(name: str, *argv: str, tag: str = "") -> str:
+    """As the harness's, of an engine that answers chats."""
+    return any_command(name, *(argv or (sys.executable, ENGINE, "{host}", "{port}")), tag=tag)
+
+
+def catalog(tmp_path: Path, **documents: str) -> Repo:
+    repo = Repo(tmp_path / "catalog")
+    repo.commit({f"{name}.yaml": text for name, text in documents.items()})
+    return repo
+
+
+def leader(*controllers: Process) -> str | None:
+    for controller in controllers:
+        if controller.process is not None and controller.process.poll() is None:
+            rows = controller.seen("members")["members"]
+            return next((row["name"] for row in rows if row["state"] == "leads"), None)
+    return None
+
+
+def pids(controller: Process) -> dict[str, int]:
+    """Of each running replica."""
+    return {row["id"]: row["pid"] for row in controller.seen("replicas")["replicas"] if row["pid"] is not None}

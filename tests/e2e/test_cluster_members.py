@@ -1,16 +1,13 @@
 """A fleet over an etcd of three members: any one of them may die."""
 
-import sys
 import time
 from pathlib import Path
 
 import httpx
 import pytest
 from etcds import Etcd, free_ports
-from fleet import Load, Process, ready, running
-from harness import Repo, command, eventually
-
-SERVER = [sys.executable, str(Path(__file__).parent.parent / "engines" / "answering_server.py"), "{host}", "{port}"]
+from fleet import Load, Process, command, ready, running
+from harness import Repo, eventually
 
 
 class Members(list[Etcd]):
@@ -41,7 +38,7 @@ def serves(controller: Process, model: str) -> bool:
 def test_each_of_three_members_is_killed_in_turn_and_changes_go_on(tmp_path: Path, etcd_binary: str) -> None:
     members = three(etcd_binary, tmp_path / "etcd")
     repo = Repo(tmp_path / "catalog")
-    repo.commit({"m.yaml": command("m", *SERVER) + "scaling: {min: 2}\n"})
+    repo.commit({"m.yaml": command("m") + "scaling: {min: 2}\n"})
     try:
         for member in members:
             member.spawn()
@@ -57,7 +54,7 @@ def test_each_of_three_members_is_killed_in_turn_and_changes_go_on(tmp_path: Pat
                 for number, member in enumerate(members):
                     member.kill()
                     name = f"x{number}"
-                    repo.commit({f"{name}.yaml": command(name, *SERVER)})
+                    repo.commit({f"{name}.yaml": command(name)})
                     for controller in controllers:
                         eventually(lambda c=controller, n=name: serves(c, n), within=60, what=f"{name} ready")
                     time.sleep(5)

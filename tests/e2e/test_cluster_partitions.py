@@ -1,6 +1,5 @@
 """A machine of a fleet is cut off from the others, and they find together again."""
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,13 +8,12 @@ from pathlib import Path
 import httpx
 import pytest
 from etcds import Etcd
-from fleet import Fleet, Load, Process, ready, running
-from harness import Repo, alive, cluster, command, eventually
+from fleet import Fleet, Load, Process, command, ready, running
+from harness import Repo, alive, cluster, eventually
 from networks import HUB, Network, machines
 
 from llmgw.gateway.upstream import SILENCE
 
-SERVER = [sys.executable, str(Path(__file__).parent.parent / "engines" / "answering_server.py"), "{host}", "{port}"]
 MINUTE = pytest.param(60.0, marks=pytest.mark.slow)
 
 
@@ -42,7 +40,7 @@ def nodes_of(controller: Process) -> list[str]:
 
 def one_on_each(repo: Repo, controller: Process) -> None:
     """To be called when both agents are there: with one alone, both replicas would be on its node."""
-    repo.commit({"a.yaml": command("a", *SERVER) + "scaling: {min: 2}\n"})
+    repo.commit({"a.yaml": command("a") + "scaling: {min: 2}\n"})
     eventually(lambda: nodes_of(controller) == ["n1", "n2"], what="a replica on each node")
 
 
@@ -93,7 +91,7 @@ def test_a_leader_that_is_cut_off_stands_by_when_it_is_back(tmp_path: Path, etcd
             began = time.monotonic()
             eventually(lambda: leads(second, "c2"), within=15, what="another leader")
             took = time.monotonic() - began
-            repo.commit({"b.yaml": command("b", *SERVER)})
+            repo.commit({"b.yaml": command("b")})
             ready(second, "a", "b")
             with network.on("c1"), pytest.raises(httpx.HTTPStatusError):  # it says nothing rather than what was
                 first.seen("replicas")

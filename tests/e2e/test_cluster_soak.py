@@ -4,7 +4,6 @@ import os
 import random
 import signal
 import statistics
-import sys
 import threading
 import time
 from collections import Counter
@@ -16,13 +15,12 @@ import httpx
 import psutil
 import pytest
 from etcds import Etcd
-from fleet import Fleet, Process, running
-from harness import MESSAGES, WEB, Repo, alive, cluster, command, eventually
+from fleet import ENGINE, Fleet, Process, command, running
+from harness import MESSAGES, WEB, Repo, alive, cluster, eventually
 
 SHORT: Final = float(os.environ.get("LLMGW_SOAK_SECONDS", "60"))
 """Of the test that is not slow. CI takes longer."""
 
-ENGINE: Final = str(Path(__file__).parent.parent / "engines" / "answering_server.py")
 REPLICAS: Final = 2
 KINDS: Final = ("controller", "agent", "gateway", "engine", "etcd")
 OTHERS: Final = ("engine", "etcd")  #: what dies while the memory of all else is measured
@@ -197,8 +195,7 @@ def test_whatever_is_killed_every_request_to_a_living_gateway_is_answered(
     repo = Repo(tmp_path / "catalog")
     # Engines are killed far more often than is forgiven otherwise: none is to be given up for it.
     settings = cluster(recovery={"stable": "0.5s", "backoff": "0.1s", "backoff_cap": "1s", "quarantine_retry": "5s"})
-    argv = [sys.executable, ENGINE, "{host}", "{port}"]
-    repo.commit({"c.yaml": settings, "a.yaml": command("a", *argv) + f"scaling: {{min: {REPLICAS}}}\n"})
+    repo.commit({"c.yaml": settings, "a.yaml": command("a") + f"scaling: {{min: {REPLICAS}}}\n"})
     seed = int(os.environ.get("LLMGW_SOAK_SEED", random.randrange(10**6)))
     print(f"LLMGW_SOAK_SEED={seed}")
     home = tmp_path / "fleet"
