@@ -96,6 +96,14 @@ class StorePeers:
         if found is None or found.node in (self._node, instead_of):  # our own: from before this process began anew
             await self._held.put(key, ours)
             return None
+        return await self._claim_of(entry, found)
+
+    async def claimed(self, entry: str) -> Claim | None:
+        there = await self._store.get(keys.fetch(entry))
+        found = None if there is None else _readable(there, FetchClaim)
+        return None if found is None or found.node == self._node else await self._claim_of(entry, found)
+
+    async def _claim_of(self, entry: str, found: FetchClaim) -> Claim:
         url = (await self._members()).get(found.node)
         peer = None if url is None else Peer(node=found.node, url=url, entry=entry)
         return Claim(node=found.node, peer=peer, done=found.done, finished=found.finished)

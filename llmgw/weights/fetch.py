@@ -24,7 +24,7 @@ from llmgw.units import Bytes, format_bytes
 from llmgw.weights import folder, manifest, partial
 from llmgw.weights.api import Fetched, WeightSource
 from llmgw.weights.gguf import Scalar
-from llmgw.weights.mirror import Mirror
+from llmgw.weights.mirror import Later, Mirror
 from llmgw.weights.pacing import Pacing
 from llmgw.weights.sources import in_thread
 from llmgw.weights.speed import Speed
@@ -63,7 +63,7 @@ class Fetch:
         self._entry = entry
         self._spec = spec
         self._source = source
-        self._mirror = mirror
+        self._attempt = None if mirror is None else mirror.attempt(source, spec)
         self._reserve = reserve
         self._clock = clock
         self.pacing = pacing
@@ -106,12 +106,17 @@ class Fetch:
                 await asyncio.wait({self._task})
 
     async def _run(self) -> Path:
-        async with self.pacing.turn(self._wait):
-            ticking = asyncio.ensure_future(self._tick())
-            try:
-                return await self._take_turn()
-            finally:
-                ticking.cancel()
+        while True:
+            if self._attempt is not None:
+                await self._attempt.wait()
+            async with self.pacing.turn(self._wait):
+                ticking = asyncio.ensure_future(self._tick())
+                try:
+                    return await self._take_turn()
+                except Later:
+                    self._wait()
+                finally:
+                    ticking.cancel()
 
     def _wait(self) -> None:
         self._say(replace(self._progress, waiting=True))
@@ -133,7 +138,7 @@ class Fetch:
         put_aside = False
         try:
             return await self._fetch(directory)
-        except (WeightsUnavailable, asyncio.CancelledError):
+        except (WeightsUnavailable, Later, asyncio.CancelledError):
             put_aside = True
             raise
         except OSError as error:
@@ -161,11 +166,7 @@ class Fetch:
         entry = directory / "entry"
         (entry / manifest.FILES).mkdir(parents=True, exist_ok=True)
         desk = _Desk(self, directory, self._entry)
-        fetched = await (
-            self._source.fetch(self._spec, desk)
-            if self._mirror is None
-            else self._mirror.fetch(self._source, self._spec, desk)
-        )
+        fetched = await (self._source.fetch(self._spec, desk) if self._attempt is None else self._attempt.fetch(desk))
         check_sha256(self._spec, fetched.files[0].sha256)
         await in_thread(lambda _: self._write_manifest(entry, fetched))
         path = publish(directory, self._root / self._entry)

@@ -37,6 +37,10 @@ DISTRUST: Final = 600.0
 """Seconds that a node which sent something else is not asked for the same entry again."""
 
 
+LONGEST_PAUSE: Final = 10.0
+"""Seconds between two looks at what is waited for, at most."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """A node's word that it fetches an entry. `peer` None: it cannot be asked for what it has. `done`: bytes so far;
@@ -59,6 +63,9 @@ class Peers(Protocol):
 
     async def claim(self, entry: str, *, instead_of: str | None = None) -> Claim | None:
         """None: it is ours now; else the one that there is. That of the node `instead_of` counts for nothing."""
+
+    async def claimed(self, entry: str) -> Claim | None:
+        """Another node's claim that there is."""
 
     async def progress(self, entry: str, done: int) -> None:
         """Of our claim."""
@@ -101,16 +108,8 @@ class Mirror:
         self.patience = patience
         self._distrusted: dict[tuple[str, str], Mono] = {}
 
-    async def fetch(self, source: WeightSource, spec: WeightsSpec, work: Work) -> Fetched:
-        """From a peer, else from `source`. Raises as a source's `fetch` does."""
-        try:
-            wanted = await self.peers.wanted()
-        except RetryableError as error:
-            log.warning("peers_unknown", source=spec.source, error=str(error))
-            wanted = False
-        if not wanted:
-            return await from_outside(source, spec, work)
-        return await _Try(self, source, spec, work).run()
+    def attempt(self, source: WeightSource, spec: WeightsSpec) -> "Attempt":
+        return Attempt(self, source, spec)
 
     def distrust(self, one: Peer) -> None:
         self._distrusted[one.node, one.entry] = self.clock.now().mono
@@ -120,55 +119,68 @@ class Mirror:
         return since is None or self.clock.now().mono - since > DISTRUST
 
 
-class _Try:
-    """One entry's way here."""
+class Later(Exception):
+    """Others are at it, or busy: `Attempt.wait`, and then try again."""
 
-    def __init__(self, mirror: Mirror, source: WeightSource, spec: WeightsSpec, work: Work) -> None:
-        self._mirror, self._source, self._spec, self._work = mirror, source, spec, work
+
+class Attempt:
+    """One entry's way here, over as many turns as it takes."""
+
+    def __init__(self, mirror: Mirror, source: WeightSource, spec: WeightsSpec) -> None:
+        self._mirror, self._source, self._spec = mirror, source, spec
         self._entry = entry_name(spec.source, spec.sha256)
         self._known: Mapping[str, str] | None = None
         self._claimant: Peer | None = None
         self._why = "no node holds it"
+        self._waits = False
+        self._state: object = None  #: of what is waited for, when it last changed
+        self._since = Mono(0.0)
+        self._looks = 0
 
-    async def run(self) -> Fetched:
+    async def wait(self) -> None:
+        """Until a turn may come to something: at once, unless the last one ended with Later. Takes no turn meanwhile:
+        others are to download what nobody does yet."""
+        while self._waits:
+            pause = min(self._mirror.patience.look * 1.5 ** min(self._looks, 10), LONGEST_PAUSE)
+            self._looks += 1
+            await self._mirror.clock.sleep(pause * random.uniform(0.5, 1.0))
+            try:
+                claim = await _stored(self._mirror.peers.claimed(self._entry))
+            except _StoreAway:
+                claim = None
+            self._waits = claim is not None and not claim.finished and self._vain(claim) is None
+
+    async def fetch(self, work: Work) -> Fetched:
+        """From a peer, else from the source. Raises as a source's `fetch` does, and Later."""
         try:
-            fetched, ours = await self._from_peers()
+            fetched, ours = await self._from_peers(work)
         except _StoreAway as error:
             fetched, ours, self._why = None, False, f"the store is away: {error}"
         if fetched is not None:
             return fetched
         log.info("fetched_from_outside", source=self._spec.source, why=self._why)
-        if not ours:
-            return await from_outside(self._source, self._spec, self._work)
-        return await self._claimed()
+        return await (self._claimed(work) if ours else from_outside(self._source, self._spec, work))
 
     # -- from a peer
 
-    async def _from_peers(self) -> tuple[Fetched | None, bool]:
-        """What a peer gave; None: the source has to be asked, and whether under a claim of ours. Raises _StoreAway."""
-        patience, clock = self._mirror.patience, self._mirror.clock
-        state: object = None
-        since, told = clock.now().mono, False
-        while True:
-            fetched, busy = await self._ask_holders()
-            if fetched is not None:
-                return fetched, False
-            claim = None if busy else await self._claim()
-            if claim is None and not busy:
-                return None, True
-            now = "busy" if claim is None else (claim.node, claim.done, claim.finished)
-            if now != state:
-                state, since = now, clock.now().mono
-            if (why := self._vain(claim, clock.now().mono - since)) is not None:
-                self._why = why
-                return None, False
-            if claim is not None:
-                self._claimant = claim.peer if claim.finished else None
-                if not told and not claim.finished:
-                    log.info("waiting_for_peer", source=self._spec.source, node=claim.node)
-                    self._mirror.tell("waiting for weights", f"{self._spec.source}: {claim.node} fetches it")
-                    told = True
-            await clock.sleep(patience.look * random.uniform(0.5, 1.0))
+    async def _from_peers(self, work: Work) -> tuple[Fetched | None, bool]:
+        """What a peer gave; None: the source has to be asked, and whether under a claim of ours. Raises Later,
+        _StoreAway."""
+        if not await _stored(self._mirror.peers.wanted()):
+            self._why = "the catalog has no node mirror"
+            return None, False
+        fetched, busy = await self._ask_holders(work)
+        if fetched is not None:
+            return fetched, False
+        claim = None if busy else await self._claim()
+        if claim is None and not busy:
+            return None, True
+        if (why := self._vain(claim)) is not None:
+            self._why = why
+            return None, False
+        self._claimant = claim.peer if claim is not None and claim.finished else None
+        self._waits = True
+        raise Later
 
     async def _claim(self) -> Claim | None:
         peers = self._mirror.peers
@@ -177,17 +189,22 @@ class _Try:
             return claim
         return await _stored(peers.claim(self._entry, instead_of=claim.node))  # what it has is of no use
 
-    def _vain(self, claim: Claim | None, waited: float) -> str | None:
-        """Why not to wait any longer, when nothing has changed for so long. `claim` None: all that hold it are busy."""
-        patience = self._mirror.patience
+    def _vain(self, claim: Claim | None) -> str | None:
+        """Why not to wait, or not any longer: nothing has changed for so long. `claim` None: all who hold it are busy."""
+        patience, now = self._mirror.patience, self._mirror.clock.now().mono
+        state = "busy" if claim is None else (claim.node, claim.done, claim.finished)
+        if state != self._state:
+            if self._state is None and claim is not None and not claim.finished:
+                self._mirror.tell("waiting for weights", f"{self._spec.source}: {claim.node} fetches it")
+            self._state, self._since = state, now
         if claim is None:
-            return "all that hold it are busy" if waited > patience.busy else None
+            return "all that hold it are busy" if now - self._since > patience.busy else None
         if claim.peer is None:
             return f"{claim.node} fetches it, and cannot be asked for it"
         longest = patience.finished if claim.finished else patience.stuck
-        return f"{claim.node} gets no further with it" if waited > longest else None
+        return f"{claim.node} gets no further with it" if now - self._since > longest else None
 
-    async def _ask_holders(self) -> tuple[Fetched | None, bool]:
+    async def _ask_holders(self, work: Work) -> tuple[Fetched | None, bool]:
         """`True`: some serve, and are busy."""
         found = {each.node: each for each in await _stored(self._mirror.peers.holders(self._spec))}
         if self._claimant is not None:
@@ -197,7 +214,7 @@ class _Try:
         busy = False
         for each in holders:
             try:
-                return await self._take(each), False
+                return await self._take(each, work), False
             except Busy:
                 busy = True
             except NotServed as error:
@@ -213,9 +230,9 @@ class _Try:
         self._why = f"{one.node}: {why}"
         log.warning("peer_passed_over", source=self._spec.source, node=one.node, why=why)
 
-    async def _take(self, one: Peer) -> Fetched:
+    async def _take(self, one: Peer, work: Work) -> Fetched:
         """Raises NotServed, Lied; WeightsUnavailable where there is no room."""
-        work, asking = self._work, Asking(one, self._mirror.token)
+        asking = Asking(one, self._mirror.token)
         manifest = await in_thread(lambda _: asking.manifest(), stopping=asking.stop)
         if self._known is None:
             self._known = await self._ask_source()
@@ -230,7 +247,7 @@ class _Try:
         promise.write(work.directory, manifest.files)
         log.info("fetch_from_peer", source=self._spec.source, node=one.node, size=manifest.size)
         try:
-            await self._take_files(asking, manifest)
+            await self._take_files(asking, manifest, work)
         except Lied:  # nothing that it sent is of use to anybody
             await asyncio.to_thread(_clear, work)
             with suppress(NotServed):
@@ -239,11 +256,11 @@ class _Try:
         self._mirror.tell("weights from peer", f"{self._spec.source}, {format_bytes(manifest.size)}, from {one.node}")
         return Fetched(files=manifest.files, licence=_licence(manifest.licence), folder=manifest.folder)
 
-    async def _take_files(self, asking: Asking, manifest: Manifest) -> None:
+    async def _take_files(self, asking: Asking, manifest: Manifest, work: Work) -> None:
         before = 0
         for number, file in enumerate(manifest.files):
             progress = Progress(before, manifest.size)
-            await in_thread(partial(asking.take, number, file, self._work, progress), stopping=asking.stop)
+            await in_thread(partial(asking.take, number, file, work, progress), stopping=asking.stop)
             before += file.size
 
     async def _ask_source(self) -> dict[str, str]:
@@ -260,11 +277,11 @@ class _Try:
 
     # -- from outside, for all
 
-    async def _claimed(self) -> Fetched:
-        peers, telling = self._mirror.peers, asyncio.ensure_future(self._tell_progress())
+    async def _claimed(self, work: Work) -> Fetched:
+        peers, telling = self._mirror.peers, asyncio.ensure_future(self._tell_progress(work))
         done = False
         try:
-            fetched = await from_outside(self._source, self._spec, self._work)
+            fetched = await from_outside(self._source, self._spec, work)
             done = True
             return fetched
         finally:
@@ -273,11 +290,11 @@ class _Try:
             with suppress(RetryableError):  # it ends with our lease
                 await (peers.finish(self._entry) if done else peers.release(self._entry))
 
-    async def _tell_progress(self) -> None:
+    async def _tell_progress(self, work: Work) -> None:
         while True:
             await self._mirror.clock.sleep(max(self._mirror.patience.look, self._mirror.patience.stuck / 12))
             with suppress(RetryableError, OSError):
-                present = await asyncio.to_thread(_size, self._work.directory)
+                present = await asyncio.to_thread(_size, work.directory)
                 await self._mirror.peers.progress(self._entry, present)
 
 

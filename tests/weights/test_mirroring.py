@@ -20,17 +20,19 @@ from llmgw.admin.own import create_own_app
 from llmgw.agent.mirror import MOST, Mirroring, Throttle
 from llmgw.agent.peers import StorePeers
 from llmgw.app.listening import AdminServer, url
-from llmgw.catalog.spec import WeightsSettings, WeightsSpec
+from llmgw.catalog.spec import FetchLimits, WeightsSettings, WeightsSpec
 from llmgw.clock import SystemClock
+from llmgw.errors import RetryableError
 from llmgw.facts import DiskFact, MemoryFact, NodeReport
 from llmgw.ids import Digest, NodeName, Revision
 from llmgw.store import keys
+from llmgw.store.api import Snapshot
 from llmgw.store.codec import encode
 from llmgw.store.held import Held
 from llmgw.store.memory import MemoryStore
 from llmgw.store.values import Applied, Member, Role
 from llmgw.units import MIB, Bytes, Instant, Mono, Wall
-from llmgw.weights.api import Description, RemoteFile
+from llmgw.weights.api import Description, Fetched, RemoteFile, Work
 from llmgw.weights.cache import Cache
 from llmgw.weights.doubt import Doubt
 from llmgw.weights.manifest import Manifest, ManifestFile
@@ -452,6 +454,65 @@ async def test_a_claim_that_was_given_up_passes_to_who_waits(tmp_path: Path, sit
         assert not site.gets
         await first.peers.release(entry)
         assert (await waiting).read_bytes() == CONTENT
+
+
+async def test_who_waits_for_another_node_takes_no_turn(tmp_path: Path, site: Site, store: MemoryStore) -> None:
+    site.files["/b"] = b"another file"
+    async with machine(tmp_path, "n1", store) as first, machine(tmp_path, "n2", store) as second:
+        entry = await claimed(first, wanted(site))
+        second.cache.limit(FetchLimits(parallel=1))
+        waiting = asyncio.ensure_future(second.fetch(wanted(site)))
+        async with asyncio.timeout(5):
+            while not second.told:
+                await asyncio.sleep(0.02)
+            await second.fetch(WeightsSpec(source=f"{site.url}/b"))
+        assert not waiting.done()
+        await first.peers.release(entry)
+        await waiting
+
+
+class Plain(Web):
+    """A source that begins in an empty place."""
+
+    resumes = False
+
+    async def fetch(self, spec: WeightsSpec, work: Work) -> Fetched:
+        assert not any(work.files.iterdir())
+        assert {path.name for path in work.directory.iterdir()} == {"entry"}
+        return await super().fetch(spec, work)
+
+
+async def test_a_source_that_cannot_go_on_begins_in_an_empty_place(
+    tmp_path: Path, site: Site, store: MemoryStore
+) -> None:
+    async with machine(tmp_path, "n1", store) as first, machine(tmp_path, "n2", store, web=Plain) as second:
+        await first.fetch(wanted(site))
+        async with cut_after(first.address, 2 * MIB) as first.address:
+            await first.join()
+            assert (await second.fetch(wanted(site))).read_bytes() == CONTENT
+        assert "Range" not in site.gets[1].headers
+
+
+class Away(MemoryStore):
+    """A store that can be away."""
+
+    away = False
+
+    async def list(self, prefix: str) -> Snapshot:
+        if self.away:
+            raise RetryableError("the store does not answer")
+        return await super().list(prefix)
+
+
+async def test_while_the_store_is_away_the_source_is_asked(tmp_path: Path, site: Site) -> None:
+    store = Away()
+    async with machine(tmp_path, "n1", store) as first, machine(tmp_path, "n2", store) as second:
+        await first.fetch(wanted(site))
+        await first.report()
+        store.away = True
+        assert (await second.fetch(wanted(site))).read_bytes() == CONTENT
+        store.away = False
+        assert len(site.gets) == 2
 
 
 async def claimed(one: Machine, spec: WeightsSpec) -> str:
