@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 TAR = ".tar"
 
 CacheDir = Annotated[
-    Path | None, typer.Option("--cache", metavar="DIR", readable=False, help="Default: STATE/weights.")
+    Path | None,
+    typer.Option("--cache", metavar="DIR", envvar="LLMGW_CACHE", readable=False, help="Default: STATE/weights."),
 ]
 
 

@@ -37,8 +37,8 @@ DISTRUST: Final = 600.0
 """Seconds that a node which sent something else is not asked for the same entry again."""
 
 
-LONGEST_PAUSE: Final = 10.0
-"""Seconds between two looks at what is waited for, at most."""
+SLOWEST: Final = 5.0
+"""How many times the first pause the longest is, between two looks at what is waited for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,7 @@ class Attempt:
         """Until a turn may come to something: at once, unless the last one ended with Later. Takes no turn meanwhile:
         others are to download what nobody does yet."""
         while self._waits:
-            pause = min(self._mirror.patience.look * 1.5 ** min(self._looks, 10), LONGEST_PAUSE)
+            pause = self._mirror.patience.look * min(1.5 ** min(self._looks, 10), SLOWEST)
             self._looks += 1
             await self._mirror.clock.sleep(pause * random.uniform(0.5, 1.0))
             try:

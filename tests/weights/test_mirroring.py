@@ -6,7 +6,7 @@ import os
 import random
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -155,16 +155,20 @@ async def test_what_a_node_holds_is_not_downloaded_by_another(tmp_path: Path, si
         assert "from n1" in second.told[0][1]
 
 
-async def test_of_nodes_that_want_it_at_once_one_downloads(tmp_path: Path, site: Site, store: MemoryStore) -> None:
-    async with (
-        machine(tmp_path, "n1", store) as first,
-        machine(tmp_path, "n2", store) as second,
-        machine(tmp_path, "n3", store) as third,
-    ):
-        paths = await asyncio.gather(*(each.fetch(wanted(site)) for each in (first, second, third)))
-        assert [path.read_bytes() == CONTENT for path in paths] == [True] * 3
-        assert len(site.gets) == 1
-        assert len({path.parents[2] for path in paths}) == 3
+async def test_nodes_that_want_the_same_files_at_once_download_each_of_them_once(
+    tmp_path: Path, site: Site, store: MemoryStore
+) -> None:
+    contents = {f"/{number}": os.urandom(MIB + number) for number in range(3)}
+    site.files.update(contents)
+    async with AsyncExitStack() as stack:
+        nodes = [await stack.enter_async_context(machine(tmp_path, f"n{n}", store)) for n in range(4)]
+        for node in nodes:
+            node.cache.limit(FetchLimits(parallel=1))
+        specs = [WeightsSpec(source=f"{site.url}{path}") for path in contents]
+        paths = await asyncio.gather(*(node.fetch(spec) for node in nodes for spec in specs))
+        assert [path.read_bytes() for path in paths] == [*contents.values()] * len(nodes)
+        assert sorted(asked.path for asked in site.gets) == sorted(contents)
+        assert len({path.parents[2] for path in paths}) == len(nodes)
 
 
 async def test_a_flipped_byte_of_a_peer_is_refused_and_the_source_asked(
