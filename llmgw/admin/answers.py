@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from llmgw.admin.shapes import NOT_NOW, NOT_THERE, ErrorBody, ErrorOutput
-from llmgw.errors import LlmgwError, NoSuchRevision, TerminalError
+from llmgw.errors import LlmgwError, NoSuchRevision, RetryableError, TerminalError
 
 
 class NotThere(TerminalError):
@@ -64,7 +64,8 @@ async def _not_now(request: Request, error: Exception) -> Response:
 
 
 async def _our_error(request: Request, error: Exception) -> Response:
-    return failure(500, "cannot_answer", str(error))
+    """The store that is away will be back."""
+    return failure(503 if isinstance(error, RetryableError) else 500, "cannot_answer", str(error))
 
 
 async def _bug(request: Request, error: Exception) -> Response:

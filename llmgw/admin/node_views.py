@@ -14,6 +14,7 @@ from llmgw.facts import Cordon, DeviceFact, Footprint, NodeReport, Phase
 from llmgw.ids import NodeName, ReplicaId
 from llmgw.plan import Want
 from llmgw.schedule import room
+from llmgw.store.values import Role
 from llmgw.units import Bytes
 
 
@@ -98,7 +99,14 @@ def node_row(seen: Seen, report: NodeReport) -> NodeRow:
         memory_capacity=capacity,
         memory_budget=its.budget.host,
         memory_counted=counted,
+        silent=is_silent(seen, report.node),
     )
+
+
+def is_silent(seen: Seen, node: NodeName) -> bool:
+    """In a fleet: its agent does not say that it lives."""
+    roles = {(member.role, member.name) for member in seen.members}
+    return bool(roles) and (Role.AGENT, node) not in roles and all(role is not Role.UP for role, _ in roles)
 
 
 def cordon_row(cordon: Cordon | None) -> CordonRow | None:

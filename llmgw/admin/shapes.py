@@ -236,7 +236,8 @@ class CordonRow:
 class NodeRow:
     """A machine as its agent last reported it. `memory_capacity`, `memory_budget` and `memory_counted` as a device's.
 
-    `replicas`: that hold memory there, those about to be started included.
+    `replicas`: that hold memory there, those about to be started included. `silent`: its agent does not live, or cannot
+    tell: all of this is what it said last.
     """
 
     name: str
@@ -256,6 +257,7 @@ class NodeRow:
     memory_capacity: Size = 0
     memory_budget: Size | None = None
     memory_counted: Size = 0
+    silent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

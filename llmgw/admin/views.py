@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from llmgw import __version__
 from llmgw.admin.member_views import member_rows
-from llmgw.admin.node_views import node_row
+from llmgw.admin.node_views import is_silent, node_row
 from llmgw.admin.reading import Seen
 from llmgw.admin.shapes import (
     CatalogRow,
@@ -63,7 +63,8 @@ def models(seen: Seen) -> ModelsOutput:
 def replicas(seen: Seen) -> ReplicasOutput:
     """Every wanted or running replica, by model and id."""
     facts = {fact.id: fact for report in seen.reports.values() for fact in report.replicas}
-    rows = [_running(fact, seen.assignments.get(fact.id)) for fact in facts.values()]
+    silent = {node for node in seen.reports if is_silent(seen, node)}
+    rows = [_running(fact, seen.assignments.get(fact.id), silent=fact.node in silent) for fact in facts.values()]
     rows += [_placing(assignment) for id, assignment in seen.assignments.items() if id not in facts]
     return ReplicasOutput(replicas=tuple(sorted(rows, key=lambda row: (row.model, row.id))))
 
@@ -188,8 +189,10 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _running(fact: ReplicaFact, assignment: Assignment | None) -> ReplicaRow:
+def _running(fact: ReplicaFact, assignment: Assignment | None, *, silent: bool = False) -> ReplicaRow:
     reason = assignment.why if assignment and assignment.want is Want.STOP else ""
+    if silent:
+        reason = f"as {fact.node} said last: its agent is silent"
     return ReplicaRow(
         id=fact.id,
         model=fact.model,

@@ -82,6 +82,8 @@ def node_cells(row: NodeRow, now: float) -> tuple[str, ...]:
 
 def node_state(row: NodeRow) -> str:
     """Whether new replicas go there, and what is there stays."""
+    if row.silent:
+        return "silent"
     if row.cordon is None:
         return "in use"
     return "draining" if row.cordon.drain else "cordoned"

@@ -1,14 +1,17 @@
 """The admin API of a fleet's controller: its processes, and questions that others answer."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
+import daemon_seeds as seed
 import httpx
 import pytest
 
 from llmgw.admin.app import create_app
 from llmgw.admin.elsewhere import LARGEST
 from llmgw.catalog.spec import ModelSpec, ProfileSpec
+from llmgw.errors import RetryableError
 from llmgw.ids import Digest, EngineName, ModelName, NodeName, ProfileName, Revision
 from llmgw.store import keys
 from llmgw.store.codec import decode, encode
@@ -61,6 +64,29 @@ async def test_processes_are_listed_in_the_order_of_restarts_the_leader_last(sta
     ]  # fmt: skip
     assert [row["since"] for row in rows] == [1, 1, 1, 1, 7]
     assert (await standby.get("/api/v1/status")).json()["members"] == rows
+
+
+async def test_a_node_whose_agent_does_not_live_is_told_to_be_silent_and_so_are_its_replicas(
+    store: MemoryStore, standby: httpx.AsyncClient
+) -> None:
+    for node in ("n1", "n3"):  # no agent of n3 lives
+        replica = replace(seed.ready(f"r-{node}", seed.QWEN), node=NodeName(node))
+        await store.put(keys.report(NodeName(node)), encode(replace(seed.report(replica), node=NodeName(node))))
+    nodes = (await standby.get("/api/v1/nodes")).json()["nodes"]
+    assert {row["name"]: row["silent"] for row in nodes} == {"n1": False, "n3": True}
+    replicas = (await standby.get("/api/v1/replicas")).json()["replicas"]
+    assert {row["id"]: row["reason"] for row in replicas} == {
+        "r-n1": "", "r-n3": "as n3 said last: its agent is silent"
+    }  # fmt: skip
+
+
+async def test_a_store_that_is_away_is_no_fault_of_the_daemons(standby: httpx.AsyncClient, store: MemoryStore) -> None:
+    async def away(_: str) -> None:
+        raise RetryableError("no etcd answers")
+
+    store.list = away  # type: ignore[method-assign, assignment]
+    answer = await standby.get("/api/v1/status")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "cannot_answer")
 
 
 async def test_an_order_to_restart_names_the_instance_and_who_gave_it(

@@ -164,7 +164,7 @@ async def test_a_controller_that_stands_by_passes_a_call_on_to_the_one_that_lead
     try:
         caller = Caller(store=store, controller="c2")
         answer = await caller.call(x_gitlab_token=SECRET)
-        assert answer.status_code == 500
+        assert answer.status_code == 503
         assert "no controller leads just now" in answer.text
         url = f"http://127.0.0.1:{server.server_address[1]}"
         known = Member(
