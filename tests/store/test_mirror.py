@@ -5,9 +5,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
+from etcds import Etcd
 
-from llmgw.errors import StaleRevision
+from llmgw.errors import RetryableError, StaleRevision
+from llmgw.store.address import Address
 from llmgw.store.api import Change, Delete, Put, Snapshot, Store
+from llmgw.store.etcd import EtcdStore
 from llmgw.store.follow import follow
 from llmgw.store.memory import MemoryStore
 from llmgw.store.mirror import Mirror
@@ -176,3 +179,24 @@ async def test_watchers_hear_of_a_change_once_it_is_at_hand() -> None:
         assert found[0] == {"p/a": b"1"}
         watching.cancel()
         await asyncio.wait([watching])
+
+
+async def test_it_catches_up_when_etcd_was_away(etcd: Etcd) -> None:
+    where = Address(targets=(etcd.target,), prefix="/mirror/")
+    store, other = EtcdStore(where), EtcdStore(where)
+    try:
+        await other.put("p/gone", b"1")
+        async with mirrored(store, "p/") as mirror:
+            assert await at_hand(mirror, "p/") == {"p/gone": b"1"}
+            etcd.kill()
+            assert await at_hand(mirror, "p/") == {"p/gone": b"1"}, "what was known is still there"
+            with pytest.raises(RetryableError):
+                await mirror.put("p/a", b"1", if_revision=0)
+            await asyncio.to_thread(etcd.start)
+            await other.txn([Put("p/b", b"2"), Delete("p/gone")])
+            await becomes(mirror, "p/", {"p/b": b"2"})
+            await mirror.put("p/a", b"3")
+            assert await at_hand(mirror, "p/") == {"p/a": b"3", "p/b": b"2"}
+    finally:
+        await store.close()
+        await other.close()
