@@ -8,7 +8,7 @@ from gateway_rig import DONE, STREAM_HEAD, Asked, Rig, ask_of, asked, chunked, e
 
 from llmgw.clock import SystemClock
 from llmgw.errors import RetryableError
-from llmgw.facts import Ask, Progress
+from llmgw.facts import Ask, Progress, Suspension
 from llmgw.gateway import asking
 from llmgw.gateway.asking import Asking
 from llmgw.ids import ModelName
@@ -78,6 +78,21 @@ async def test_a_suspended_model_with_none_running_is_refused_and_not_asked_for(
     answer = await rig.post({"model": "m"})
     assert (answer.status, answer.code) == (503, "model_inactive")
     assert await ask_of(rig.store) is None
+
+
+async def test_one_that_an_operator_suspends_is_not_asked_for_until_it_is_resumed(rig: Rig) -> None:
+    await rig.catalog(lazy())
+    await rig.store.put(keys.suspension(M), codec.encode(Suspension(at=Wall(1.0), by="ann")))
+    await rig.status("m", ModelState.INACTIVE, reason="suspended: as it is, with 0")
+    answer = await rig.post({"model": "m"})
+    assert (answer.status, answer.code) == (503, "model_inactive")
+    assert await ask_of(rig.store) is None
+    await rig.store.delete(keys.suspension(M))
+    await rig.status("m", ModelState.INACTIVE, reason="on demand, and not asked for")
+    task = asyncio.create_task(rig.post({"model": "m"}))
+    await asked(rig)
+    await rig.status("m", ModelState.FAILED, reason="oom")
+    assert (await task).code == "model_failed"
 
 
 async def test_that_it_cannot_be_placed_counts_only_when_it_was_decided_after_the_ask(rig: Rig) -> None:
