@@ -126,6 +126,9 @@ class Soak:
             time.sleep(self.choice.uniform(0.1, 3))
         if "etcd" in kinds:
             self.etcd.start()
+            if self.choice.random() < 0.5:
+                time.sleep(self.choice.uniform(0, 0.5))
+                self.etcd.compact()
         for victim in victims:
             victim.start()
         for client in its:
@@ -185,7 +188,7 @@ def marked(fleet: Fleet) -> dict[int, list[str]]:
 @pytest.mark.parametrize(
     "seconds",
     [
-        pytest.param(SHORT, marks=pytest.mark.timeout(SHORT + 240)),
+        pytest.param(SHORT, marks=pytest.mark.timeout(SHORT + 300)),
         pytest.param(3600, marks=[pytest.mark.slow, pytest.mark.timeout(4500)]),
     ],
 )
