@@ -151,7 +151,7 @@ def _field(owner: Any, name: str, path: Path, effect: Effect) -> Leaves:
     value, at = getattr(owner, name), (*path, *_WRITTEN_AS.get(name, (name,)))
     if value is None or value == {} or (name == "windows" and not value):
         return {}
-    if isinstance(owner, WeightsSpec) and name in ("endpoint", "written", "found"):
+    if isinstance(owner, WeightsSpec) and name in ("endpoint", "written", "found", "untold"):
         return {}  # the Cluster document's, where it is told once; what became of the source
     if isinstance(owner, WeightsSpec) and name in _OF_FETCHING:
         if value is False:

@@ -8,17 +8,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from llmgw.catalog.files import each_file
-from llmgw.catalog.spec import Catalog, WeightsSpec, canonical_json
+from llmgw.catalog.spec import Catalog, ModelSpec, WeightsSpec, canonical_json
 from llmgw.ids import Digest
 from llmgw.units import Bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
-    """Of a source as a document names it: what it is called at its revision, and its size where that is known."""
+    """Of a source as a document names it: what it is called at its revision, and its size where that is known.
+    `trouble`: why it told nothing when it was asked last."""
 
     source: str
     size: Bytes | None = None
+    trouble: str | None = None
 
 
 Resolutions = Mapping[str, Resolution]
@@ -54,11 +56,17 @@ def resolved(catalog: Catalog, known: Resolutions) -> Catalog:
         if found is None:
             return spec
         written = spec.source if found.source != spec.source else None
-        return replace(spec, source=found.source, written=written, found=found.size)
+        return replace(spec, source=found.source, written=written, found=found.size, untold=found.trouble)
 
-    models = {name: each_file(model, change) for name, model in catalog.models.items()}
+    models = {
+        name: each_file(model, change) if _names_any(model, known) else model for name, model in catalog.models.items()
+    }
     made = replace(catalog, models=models)
     return replace(made, digest=digest_with(catalog.digest, moved(made)))
+
+
+def _names_any(model: ModelSpec, known: Resolutions) -> bool:
+    return any(spec.source in known for profile in model.profiles for spec in profile.every_file)
 
 
 def at(revisions: Mapping[str, str]) -> dict[str, Resolution]:

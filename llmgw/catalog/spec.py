@@ -43,6 +43,7 @@ class WeightsSpec:
     endpoint: str | None = None  #: the hub that is asked for it, where that is not the public one
     written: str | None = None  #: as the catalog names it, where `source` is the revision that was resolved to
     found: Bytes | None = None  #: its size as the source told it
+    untold: str | None = None  #: why the source told nothing, when it was asked last
 
     @property
     def expected(self) -> Bytes | None:

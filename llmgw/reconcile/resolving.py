@@ -16,6 +16,7 @@ from llmgw.catalog.spec import Catalog, WeightsSpec
 from llmgw.clock import Clock
 from llmgw.errors import WeightsError, WeightsUnavailable
 from llmgw.facts import Event
+from llmgw.ids import ModelName
 from llmgw.reconcile.workqueue import Trigger
 from llmgw.store import keys
 from llmgw.store.api import Store
@@ -59,6 +60,7 @@ class Resolver:
         self._due: dict[str, float] = {}  #: when a source is asked again: monotonic seconds
         self._told: dict[str, str] = {}  #: what went wrong, as it was told
         self._wanted: dict[str, WeightsSpec] = {}  #: what to ask for, by the documents' name of it
+        self._users: dict[str, list[ModelName]] = {}  #: the models that name a source
         self._trigger = Trigger()
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
@@ -69,6 +71,7 @@ class Resolver:
         `before` it, else now. `afresh`: what moves is asked anew, and keeps its commit where nobody answers. `retry`:
         also what failed a moment ago is asked."""
         files = {spec.source: spec for spec in files_of(documents)}
+        self._users = _users(documents)
         in_force = resolutions_of(before)
         self._found = {name: each for name, each in self._found.items() if name in files}
         self._afresh = {
@@ -83,9 +86,10 @@ class Resolver:
         asked = [spec for spec in moving if afresh or (_is_open(spec, known) and spec.source in due)]
         if asked:
             answers = await self._ask_now(asked)
-            self._found |= answers
-            self._afresh |= answers if afresh else {}
-            known |= answers
+            self._found = _over(self._found, answers)
+            if afresh:
+                self._afresh |= {name: each for name, each in answers.items() if each.source != name}
+            known = _over(known, answers)
         self._wanted = {
             name: replace(spec, source=known[name].source if name in known else name)
             for name, spec in files.items()
@@ -99,25 +103,26 @@ class Resolver:
         while True:
             await self._trigger.wait(AGAIN if self._wanted else None)
             due = [(name, spec) for name, spec in self._wanted.items() if self._is_due(name)]
-            answers = await asyncio.gather(*(self._ask(name, spec) for name, spec in due))
-            found = dict(each for each in answers if each is not None)
+            found = dict(await asyncio.gather(*(self._ask(name, spec) for name, spec in due)))
             news = {name: each for name, each in found.items() if self._found.get(name) != each}
             self._found |= news
             if news:
                 self._changed()
 
     async def _ask_now(self, asked: Iterable[WeightsSpec]) -> dict[str, Resolution]:
-        tasks = [asyncio.create_task(self._ask(spec.source, spec)) for spec in asked]
+        tasks = {spec.source: asyncio.create_task(self._ask(spec.source, spec)) for spec in asked}
         try:
-            done, _ = await asyncio.wait(tasks, timeout=PATIENCE)
+            done, late = await asyncio.wait(tasks.values(), timeout=PATIENCE)
         finally:
-            for task in tasks:
+            for task in tasks.values():
                 task.cancel()
-        answers = [task.result() for task in done]
-        return dict(each for each in answers if each is not None)
+        for name, task in tasks.items():
+            if task in late:
+                self._due[name] = self._clock.now().mono + AGAIN
+        return dict(task.result() for task in done)
 
-    async def _ask(self, name: str, spec: WeightsSpec) -> tuple[str, Resolution] | None:
-        """None: it cannot be told now; the first time, that is an event."""
+    async def _ask(self, name: str, spec: WeightsSpec) -> tuple[str, Resolution]:
+        """What it tells, or why it does not; the latter is an event where it is new."""
         source = self._sources[_scheme(spec)]
         try:
             async with self._slots:
@@ -125,24 +130,27 @@ class Resolver:
         except WeightsError as error:
             passing = isinstance(error, WeightsUnavailable)
             self._due[name] = self._clock.now().mono + (AGAIN if passing else REFUSED_AGAIN)
-            self._tell(spec, str(error))
-            return None
+            return name, Resolution(source=spec.source, trouble=self._tell(name, str(error)))
         except Exception as error:  # noqa: BLE001 - a plugin's failure, whatever it is, stays its own
             self._due[name] = self._clock.now().mono + REFUSED_AGAIN
-            self._tell(spec, f"{name}: its source failed ({type(error).__name__}: {error})")
-            return None
+            why = self._tell(name, f"{name}: its source failed ({type(error).__name__}: {error})")
+            return name, Resolution(source=spec.source, trouble=why)
         self._told.pop(name, None)
         size = found.size
         if size is None:
             self._due[name] = float("inf")  # it cannot tell before a download
         return name, Resolution(source=found.resolved or spec.source, size=None if size is None else Bytes(size))
 
-    def _tell(self, spec: WeightsSpec, why: str) -> None:
-        if self._told.get(spec.source) == why or not self._is_moving(spec):
-            log.info("source_not_asked", source=spec.source, why=why)
-            return
-        self._told[spec.source] = why
-        self._record(Event(at=self._clock.now().wall, subject="catalog", reason="source not resolved", message=why))
+    def _tell(self, name: str, why: str) -> str:
+        """Of each model that names the source, as long as it is the same trouble once."""
+        if self._told.get(name) == why:
+            return why
+        self._told[name] = why
+        log.info("source_not_asked", source=name, why=why)
+        at_wall = self._clock.now().wall
+        for model in self._users.get(name, ()):
+            self._record(Event(at=at_wall, subject=f"model/{model}", reason="source not told", message=why))
+        return why
 
     def _is_due(self, name: str) -> bool:
         return self._due.get(name, 0.0) <= self._clock.now().mono
@@ -169,6 +177,14 @@ class Resolver:
         return {}
 
 
+def _users(catalog: Catalog) -> dict[str, list[ModelName]]:
+    found: dict[str, list[ModelName]] = {}
+    for model in catalog.models.values():
+        for source in {spec.source for profile in model.profiles for spec in profile.every_file}:
+            found.setdefault(source, []).append(model.name)
+    return found
+
+
 def _scheme(spec: WeightsSpec) -> str:
     return spec.source.partition("://")[0]
 
@@ -182,6 +198,8 @@ def _over(below: Resolutions, above: Resolutions) -> dict[str, Resolution]:
     merged = {**below, **above}
     for name in below.keys() & above.keys():
         same, open_still = below[name].source == above[name].source, above[name].source == name
-        if (same and above[name].size is None) or (open_still and not same):
+        if (same and above[name].size is None and above[name].trouble is None) or (open_still and not same):
             merged[name] = below[name]  # a size alone says nothing of the revision
+        elif same and above[name].size is None:
+            merged[name] = replace(above[name], size=below[name].size)
     return merged

@@ -81,7 +81,8 @@ class Refusals:
     def _unknown(self, way: Way, name: NodeName) -> Rejection:
         if way.profile.draft_model is not None and self._observed.footprints.get((way.spec, Level.FULL)) is not None:
             return Rejection(node=name, reason=Reason.DRAFT, detail=f"{way.profile.draft_model} cannot run there")
-        advice = "declare `memory`, or `size` under `weights`, in the profile"
+        untold = [spec.untold for spec in way.profile.roles.values() if spec.untold is not None]
+        advice = untold[0] if untold else "declare `memory`, or `size` under `weights`, in the profile"
         return Rejection(node=name, reason=Reason.SIZE_UNKNOWN, detail=advice)
 
     def _memory(self, place: Place, fit: Fit, want: Want) -> Rejection | None:

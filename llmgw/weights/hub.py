@@ -43,7 +43,7 @@ class Hub(WeightSource):
 
     async def fetch(self, spec: WeightsSpec, work: Work) -> Fetched:
         source, who, endpoint = _parse(spec), _who(spec), hubapi.endpoint_of(spec)
-        repository = await _look(spec, source, who)
+        repository = await _look(spec, source, who, to_fetch=True)
         choice, pinned = _choice(spec, source, repository), source.at(repository.commit)
         remotes = [
             web.Remote(
@@ -64,9 +64,11 @@ class Hub(WeightSource):
         return Fetched(files=files, licence=repository.licence, folder=choice.folder)
 
 
-async def _look(spec: WeightsSpec, source: HubSource, who: Who) -> Repository:
+async def _look(spec: WeightsSpec, source: HubSource, who: Who, *, to_fetch: bool = False) -> Repository:
+    endpoint = hubapi.endpoint_of(spec)
+
     def ask(stop: threading.Event) -> Repository:
-        return hubapi.look(spec, source, endpoint=hubapi.endpoint_of(spec), token=who.token)
+        return hubapi.look(spec, source, endpoint=endpoint, token=who.token, to_fetch=to_fetch)
 
     return await in_thread(ask)  # bounded by its time-out
 

@@ -48,15 +48,18 @@ def url_of(endpoint: str, source: HubSource, path: str) -> str:
     return f"{endpoint}/{source.repo}/resolve/{source.revision}/{quote(path)}"
 
 
-def look(spec: WeightsSpec, source: HubSource, *, endpoint: str, token: str | None) -> Repository:
-    """Raises WeightsUnavailable, WeightsRefused; both say what to do."""
+def look(
+    spec: WeightsSpec, source: HubSource, *, endpoint: str, token: str | None, to_fetch: bool = False
+) -> Repository:
+    """Raises WeightsUnavailable, WeightsRefused; both say what to do. `to_fetch`: also whether its gate is open; what a
+    gated repository holds is told to everybody."""
     # Imported when a hub is asked: a third of a second that other commands are spared.
     from huggingface_hub import HfApi, errors
 
     api = HfApi(endpoint=endpoint, token=token or False, library_name="llmgw")
     try:
         info = api.model_info(source.repo, revision=source.revision or MAIN, files_metadata=True, timeout=TIMEOUT)
-        if info.gated:
+        if to_fetch and info.gated:
             api.auth_check(source.repo)
     except errors.HfHubHTTPError as error:
         raise _refusal(spec, source, error, endpoint=endpoint, token=token) from error

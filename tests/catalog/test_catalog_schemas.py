@@ -74,6 +74,7 @@ WRITTEN_AS = {
     (spec.Window, "end"): "to",
     (spec.WeightsSpec, "written"): None,  # what becomes of `source`
     (spec.WeightsSpec, "found"): None,  # what the source tells
+    (spec.WeightsSpec, "untold"): None,
     (spec.WeightsSpec, "endpoint"): None,  # as `weights.hub_endpoint` of the Cluster document
 }
 """Where a document calls a field otherwise."""

@@ -211,9 +211,10 @@ async def test_a_catalog_does_not_wait_for_a_source_that_fails_and_says_so_once(
         await rig.until(lambda: rig.live.current)
         assert rig.weights.source == "tree://m"
         await sync.refresh(20)
-        told = [event.message for event in rig.events if event.reason == "source not resolved"]
-        assert len(told) == 1
-        assert "tree://m" in told[0]
+        told = [event for event in rig.events if event.reason == "source not told"]
+        assert [event.subject for event in told] == ["model/m"]
+        assert "tree://m" in told[0].message
+        assert rig.weights.untold == told[0].message
 
 
 async def test_a_source_that_answers_later_is_taken_in_then(rig: Rig) -> None:
@@ -223,6 +224,7 @@ async def test_a_source_that_answers_later_is_taken_in_then(rig: Rig) -> None:
         await rig.until(lambda: rig.live.current)
         rig.source.fails = None
         await sync.refresh(20)
+        assert rig.weights.untold is None
         assert rig.weights.source == f"tree://m@{ONE}"
         assert rig.live.state().applied == rig.live.state().attempted
 
