@@ -43,7 +43,12 @@ def network_environment(origin: Origin, home: Path) -> dict[str, str]:
     """
     env = {name: os.environ[name] for name in _KEPT if name in os.environ}
     settings = dict(setting.split("=", 1) for setting in CONFIG)
-    settings |= {f"protocol.{origin.scheme}.allow": "always", "gc.autoDetach": "false", **_SLOW}
+    settings |= {
+        f"protocol.{origin.scheme}.allow": "always",
+        "gc.autoDetach": "false",
+        "maintenance.autoDetach": "false",
+        **_SLOW,
+    }
     try:
         if origin.scheme in ("https", "http") and origin.access.token is not None:
             # git asks for credentials of the server that wants some: one that it was redirected to gets none. (A header

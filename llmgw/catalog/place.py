@@ -22,7 +22,7 @@ from llmgw.catalog.asks import Asks
 from llmgw.catalog.git import NothingThere
 from llmgw.catalog.mirror import HEAD, Mirror
 from llmgw.catalog.origin import Origin, RefKind
-from llmgw.catalog.revisions import read_revision
+from llmgw.catalog.revisions import NoRevision, read_revision
 from llmgw.catalog.source import Source, read_source
 from llmgw.catalog.watch import Observation, follow
 from llmgw.errors import CatalogUnreadable, LlmgwError
@@ -139,7 +139,13 @@ class Elsewhere:
         """As it was when it was last fetched."""
         if not git.is_bare(self._mirror.path):
             raise CatalogUnreadable(f"{self._origin.where} has not been fetched yet")
-        return read_revision(self._mirror.path, self._here(revision or "HEAD"), below=self._origin.inside)
+        try:
+            return read_revision(self._mirror.path, self._here(revision or "HEAD"), below=self._origin.inside)
+        except NoRevision as error:
+            fetched = f"the last {self._origin.depth} commits" if self._origin.depth else "all commits"
+            raise NoRevision(
+                f"no revision {revision} of {self.name} was fetched: of what is followed, {fetched} are (--git-depth)"
+            ) from error
 
     def _here(self, revision: str) -> str:
         """As our copy has it, whose only name is that of what is followed: `HEAD~1`, `main^`."""

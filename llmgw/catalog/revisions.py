@@ -66,6 +66,10 @@ def read_revision(directory: Path, revision: str, *, below: str = "", env: git.E
     )
 
 
+class NoRevision(git.NothingThere):
+    """The repository has no commit of that name."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Objects:
     """A repository's objects, and how git is to be asked for them."""
@@ -93,9 +97,7 @@ def _facts(directory: Path, revision: str, below: str, env: git.Env) -> git.Fact
     if facts is None and revision == "HEAD":
         raise CatalogUnreadable(f"the repository of {directory} has no commit yet at its HEAD: push or commit one")
     if facts is None:
-        raise CatalogUnreadable(
-            f"no revision {quoted(revision)} in the repository of {directory}: `git log` lists them"
-        )
+        raise NoRevision(f"no revision {quoted(revision)} in the repository of {directory}: `git log` lists them")
     return facts
 
 

@@ -96,6 +96,7 @@ class Following:
 
     def origin(self) -> "Origin":
         """Raises UsageError."""
+        from llmgw.catalog.hosts import is_loopback
         from llmgw.catalog.origin import Origin, Ref, is_remote, read_address, read_inside
 
         ref, inside = self._ref(), read_inside(self.within or "")
@@ -114,6 +115,8 @@ class Following:
             raise UsageError(f"{self.catalog}: name the directory once, in the address or with --path")
         if address.startswith("file://"):
             address = "file://" + str(Path(address.removeprefix("file://")))
+        if self._has_token and address.startswith("http://") and not is_loopback(address):
+            raise UsageError(f"{self.catalog}: a token would travel unencrypted; write https://, or use ssh://")
         return Origin(
             where=address,
             remote=True,
@@ -133,6 +136,10 @@ class Following:
         if not path.is_file():
             raise UsageError(f"--allowed-signers {self.signers}: no such file")
         return str(path)
+
+    @property
+    def _has_token(self) -> bool:
+        return self.token_env is not None or self.token_file is not None
 
     def _pause(self) -> float:
         pause = duration(self.poll, "--poll")

@@ -117,8 +117,7 @@ def quarantine() -> Mapping[str, str]:
     """Where git keeps what is pushed until it is accepted: a checkout of it is not possible, reading it is."""
     from llmgw.catalog import git
 
-    given = {name: os.environ[name] for name in git.QUARANTINE if name in os.environ}
-    return {name: os.pathsep.join(map(os.path.abspath, value.split(os.pathsep))) for name, value in given.items()}
+    return {name: os.environ[name] for name in git.QUARANTINE if name in os.environ}
 
 
 def _plan(catalog: "Catalog", source: "Source", state: Path) -> None:

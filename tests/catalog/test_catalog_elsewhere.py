@@ -261,8 +261,9 @@ async def test_earlier_revisions_can_be_read_as_far_as_they_were_fetched(pushed:
     async with following(place) as follower:
         await follower.now()
         assert b"# 2" in place.read(f"{mirrors.HEAD}~1").files["a.yaml"]
-        with pytest.raises(CatalogUnreadable, match="no revision"):
-            place.read(f"{mirrors.HEAD}~2")
+        assert b"# 2" in place.read("HEAD~1").files["a.yaml"]
+        with pytest.raises(CatalogUnreadable, match="of what is followed, the last 2 commits are"):
+            place.read("HEAD~2")
 
 
 async def test_a_shallow_clone_can_be_followed_itself(pushed: Pushed, tmp_path: Path) -> None:

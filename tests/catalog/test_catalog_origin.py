@@ -134,6 +134,7 @@ def test_a_path_stays_what_it_was(tmp_path: Path) -> None:
         ("https://h/a", {"token_env": "A", "token_file": "b"}, "--git-token-env and --git-token-file exclude"),
         ("/srv/catalog", {"token_env": "A", "key_file": "b"}, "--git-token-env, --ssh-key-file: /srv/catalog is on"),
         ("https://h/a", {"poll": "often"}, "--poll often"),
+        ("http://h/a", {"insecure": True, "token_env": "A"}, "a token would travel unencrypted"),
         ("https://h/a", {"poll": "100ms"}, "--poll 100ms: at least 2s"),
     ],
 )
