@@ -186,6 +186,13 @@ def test_an_unknown_footprint_is_never_zero() -> None:
     assert "declare `memory`" in str(plan.unschedulable[0])
 
 
+def test_a_source_that_did_not_tell_its_size_is_the_reason() -> None:
+    untold = WeightsSpec(source="hf://o/r/x.gguf", untold="hf://o/r/x.gguf: there is no file x.gguf")
+    a = model("a")
+    a = replace(a, profiles=(replace(a.profiles[0], weights=untold),))
+    assert "there is no file x.gguf" in str(plan_for(catalog(a), observed()).unschedulable[0])
+
+
 def test_a_size_nobody_has_looked_up_yet_is_waited_for_not_refused() -> None:
     a = model("a")
     before = report(catalog="of-yesterday")
