@@ -20,7 +20,7 @@ from llmgw.ids import ModelName
 from llmgw.reconcile.workqueue import Trigger
 from llmgw.store import keys
 from llmgw.store.api import Store
-from llmgw.store.histories import decode_entry
+from llmgw.store.histories import decode_resolved
 from llmgw.units import Bytes
 from llmgw.weights.api import WeightSource
 
@@ -171,9 +171,9 @@ class Resolver:
         """As when the very documents were in force last: whoever goes back to them gets the same bytes."""
         entries = (await self._store.list(keys.HISTORY)).entries
         for entry in reversed(entries):
-            past = decode_entry(entry.value, where=entry.key)
-            if past.resolved and digest_with(documents.digest, past.resolved) == past.digest:
-                return at(past.resolved)
+            digest, revisions = decode_resolved(entry.value, where=entry.key)
+            if revisions and digest_with(documents.digest, revisions) == digest:
+                return at(revisions)
         return {}
 
 

@@ -35,7 +35,7 @@ from llmgw.reconcile.workqueue import Trigger
 from llmgw.store import keys
 from llmgw.store.api import Delete, Put, Store
 from llmgw.store.batches import write_all
-from llmgw.store.codec import decode, encode
+from llmgw.store.codec import decode, encode, encode_shared
 from llmgw.store.follow import follow as follow_store
 from llmgw.store.follow import listed
 from llmgw.store.histories import decode_entry, encode_entry
@@ -323,7 +323,7 @@ async def publish(store: Store, catalog: Catalog, now: Instant, *, before: Catal
     yet; then, in one transaction, which revision it is, and the end of the endpoints of models it no longer has.
     Traffic stops before any engine does. The models of catalogs before it go last. `before`: whose place it takes:
     rollouts begin."""
-    models = {keys.model(catalog.digest, name): encode(model) for name, model in catalog.models.items()}
+    models = {keys.model(catalog.digest, name): encode_shared(model) for name, model in catalog.models.items()}
     present = {entry.key: entry.value for entry in (await store.list(keys.MODELS)).entries}
     stale = [key for key in present if key not in models]
     endpoints = [

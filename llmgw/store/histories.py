@@ -4,12 +4,14 @@ takes in one value."""
 import base64
 import binascii
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
 
 from llmgw.errors import TerminalError
+from llmgw.ids import Digest
 from llmgw.store.codec import decode, encode
 from llmgw.store.values import HistoryEntry
 from llmgw.units import KIB, MIB
@@ -30,11 +32,12 @@ def encode_entry(entry: HistoryEntry) -> bytes:
     whole = encode(entry)
     if len(whole) <= LARGE:
         return whole
-    inner = msgspec.json.encode(
-        _Packed(models=dict(entry.models), resolved=dict(entry.resolved)), order="deterministic"
-    )
-    packed = base64.b64encode(zlib.compress(inner)).decode()
-    return encode(replace(entry, sources=(), models={}, resolved={}, packed=packed))
+    # What moving sources were at is asked for of every entry at each change, so it is packed where it must be.
+    every = len(encode(replace(entry, sources=(), models={}))) > LARGE
+    inner = _Packed(models=dict(entry.models), resolved=dict(entry.resolved) if every else {})
+    packed = base64.b64encode(zlib.compress(msgspec.json.encode(inner, order="deterministic"))).decode()
+    rest = replace(entry, resolved={}) if every else entry
+    return encode(replace(rest, sources=(), models={}, packed=packed, all_packed=every))
 
 
 def decode_entry(raw: bytes, *, where: str) -> HistoryEntry:
@@ -42,13 +45,24 @@ def decode_entry(raw: bytes, *, where: str) -> HistoryEntry:
     entry = decode(raw, HistoryEntry, where=where)
     if not entry.packed:
         return entry
+    inner = _unpacked(entry, where)
+    sources = sorted({source for each in inner.models.values() for source in each})
+    resolved = inner.resolved if entry.all_packed else entry.resolved
+    return replace(entry, sources=tuple(sources), models=inner.models, resolved=resolved, packed="", all_packed=False)
+
+
+def decode_resolved(raw: bytes, *, where: str) -> tuple[Digest, Mapping[str, str]]:
+    """Of an entry, its digest and what moving sources were at. Raises as `codec.decode`."""
+    entry = decode(raw, HistoryEntry, where=where)
+    return entry.digest, _unpacked(entry, where).resolved if entry.all_packed else entry.resolved
+
+
+def _unpacked(entry: HistoryEntry, where: str) -> _Packed:
     try:
         unpacking = zlib.decompressobj()
         data = unpacking.decompress(base64.b64decode(entry.packed, validate=True), MOST)
         if not unpacking.eof:
             raise TerminalError(f"{where} cannot be unpacked: its end is missing, or it is too large")
-        inner = msgspec.json.decode(data, type=_Packed)
+        return msgspec.json.decode(data, type=_Packed)
     except (binascii.Error, zlib.error, msgspec.MsgspecError) as error:
         raise TerminalError(f"{where} cannot be unpacked: {error}") from error
-    sources = sorted({source for each in inner.models.values() for source in each})
-    return replace(entry, sources=tuple(sources), models=inner.models, resolved=inner.resolved, packed="")

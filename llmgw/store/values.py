@@ -74,7 +74,8 @@ class HistoryEntry:
     models: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  #: the same, by the model that wanted them
     resolved: Mapping[str, str] = field(default_factory=dict)
     """What moving sources were at, by what the documents call them."""
-    packed: str = ""  #: in place of the three, where they are large: `histories.decode_entry`
+    packed: str = ""  #: in place of those that are large: `histories.decode_entry`
+    all_packed: bool = False  #: `resolved` too
 
 
 class ConditionType(StrEnum):

@@ -3,14 +3,15 @@
 import base64
 import json
 import zlib
+from dataclasses import replace
 
 import pytest
 
 from llmgw.errors import TerminalError
 from llmgw.ids import Digest, Revision
 from llmgw.store.api import LARGEST
-from llmgw.store.codec import decode_shared, encode
-from llmgw.store.histories import decode_entry, encode_entry
+from llmgw.store.codec import decode_shared, encode, encode_shared
+from llmgw.store.histories import decode_entry, decode_resolved, encode_entry
 from llmgw.store.values import HistoryEntry
 from llmgw.units import Wall
 
@@ -40,6 +41,17 @@ def test_the_entry_of_twenty_thousand_models_fits_into_a_value_and_comes_back_wh
     assert decode_entry(raw, where="here") == entry(20_000)
 
 
+@pytest.mark.parametrize("moving", [3, 20_000])
+def test_what_moving_sources_were_at_is_told_without_the_rest(moving: int) -> None:
+    resolved = {f"hf://org/repo-{n}@main": f"hf://org/repo-{n}@{n:040x}" for n in range(moving)}
+    whole = replace(entry(20_000), resolved=resolved)
+    raw = encode_entry(whole)
+    assert len(raw) < LARGEST
+    assert decode_resolved(raw, where="here") == ("d", resolved)
+    assert decode_entry(raw, where="here") == whole
+    assert json.loads(raw)["all_packed"] == (moving > 3)
+
+
 @pytest.mark.parametrize("packed", ["!", "aGVsbG8=", base64.b64encode(zlib.compress(b"{}" * 50)[:-6]).decode()])
 def test_a_damaged_entry_is_told_with_where_it_lies(packed: str) -> None:
     raw = json.dumps({**json.loads(encode(entry(1))), "packed": packed}).encode()
@@ -51,3 +63,10 @@ def test_equal_bytes_are_decoded_once() -> None:
     raw = encode(entry(1))
     assert decode_shared(raw, HistoryEntry) is decode_shared(bytes(bytearray(raw)), HistoryEntry)
     assert decode_shared(encode(entry(2)), HistoryEntry) != decode_shared(raw, HistoryEntry)
+
+
+def test_a_value_is_encoded_once() -> None:
+    one = entry(1)
+    assert encode_shared(one) is encode_shared(one)
+    assert encode_shared(one) == encode(one)
+    assert encode_shared(entry(2)) == encode(entry(2))
