@@ -31,10 +31,10 @@ def init(
     ] = None,
     state: State = None,
 ) -> None:
-    """Begin a catalog: a directory with a model to start from, or a repository to push one to.
+    """Begin a catalog, or a repository to push one to.
 
-    With --bare, a push is checked: an invalid one is refused with the reasons, of a valid one the plan is shown, and
-    the daemon of --state takes it in. Given again it brings the hooks up to date.
+    A directory gets a model to start from. With --bare, pushes are checked: invalid ones are refused with the reasons,
+    of valid ones the plan is shown, and the daemon of --state takes them in. Given again it brings the hooks up to date.
 
     \b
     Example:

@@ -24,9 +24,10 @@ def sync(
     output: Output = OutputFormat.TABLE,
     as_json: Json = False,
 ) -> int:
-    """Have the daemon look at the catalog's source now, and wait until what it finds is in force, or refused.
+    """Look at the catalog's source now, and tell what came of it.
 
-    Exit 1 when the source cannot be read or the time is up, 3 when the catalog there is invalid.
+    Waits until what the daemon finds there is in force, or refused. Exit 1 when the source cannot be read or the time
+    is up, 3 when the catalog there is invalid.
 
     \b
     Example:
