@@ -26,7 +26,7 @@ from llmgw.weights import peer, promise
 from llmgw.weights.api import Fetched, WeightSource, Work
 from llmgw.weights.manifest import Manifest
 from llmgw.weights.naming import entry_name
-from llmgw.weights.peer import Asking, Busy, Lied, NotServed, Peer, Progress
+from llmgw.weights.peer import Asking, Away, Busy, Lied, NotServed, Peer, Progress
 from llmgw.weights.sources import in_thread
 
 log = structlog.get_logger("llmgw.weights")
@@ -131,6 +131,7 @@ class Attempt:
         self._entry = entry_name(spec.source, spec.sha256)
         self._known: Mapping[str, str] | None = None
         self._claimant: Peer | None = None
+        self._away: set[str] = set()  #: nodes that did not answer
         self._why = "no node holds it"
         self._waits = False
         self._state: object = None  #: of what is waited for, when it last changed
@@ -185,12 +186,14 @@ class Attempt:
     async def _claim(self) -> Claim | None:
         peers = self._mirror.peers
         claim = await _stored(peers.claim(self._entry))
-        if claim is None or not claim.finished or (claim.peer is not None and self._mirror.trusts(claim.peer)):
+        if claim is None or not claim.finished:
+            return claim
+        if claim.peer is not None and self._mirror.trusts(claim.peer) and claim.node not in self._away:
             return claim
         return await _stored(peers.claim(self._entry, instead_of=claim.node))  # what it has is of no use
 
     def _vain(self, claim: Claim | None) -> str | None:
-        """Why not to wait, or not any longer: nothing has changed for so long. `claim` None: all who hold it are busy."""
+        """Why not to wait, or no longer: nothing has changed for so long. `claim` None: all who hold it are busy."""
         patience, now = self._mirror.patience, self._mirror.clock.now().mono
         state = "busy" if claim is None else (claim.node, claim.done, claim.finished)
         if state != self._state:
@@ -219,6 +222,8 @@ class Attempt:
                 busy = True
             except NotServed as error:
                 self._passed_over(each, str(error))
+                if isinstance(error, Away):
+                    self._away.add(each.node)
             except Lied as error:
                 self._mirror.distrust(each)
                 self._passed_over(each, str(error))

@@ -52,6 +52,10 @@ class Busy(NotServed):
     """It serves as many as it can at once: later, perhaps."""
 
 
+class Away(NotServed):
+    """Nobody answers there."""
+
+
 class Lied(Exception):
     """What it sent is not what it ought to be: it is not asked again."""
 
@@ -159,7 +163,7 @@ class Asking:
             connection.close()
             if self._stopped.is_set():
                 raise Stopped from error
-            raise NotServed(f"it does not answer: {' '.join(str(error).split()) or type(error).__name__}") from error
+            raise Away(f"it does not answer: {' '.join(str(error).split()) or type(error).__name__}") from error
 
 
 @dataclass(frozen=True, slots=True)

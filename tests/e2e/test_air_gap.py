@@ -30,6 +30,8 @@ def test_a_model_is_launched_without_a_network_from_what_was_imported(tmp_path: 
         assert (held["state"], held["wanted"], held["in_use"]) == ("complete", True, True)
         (checked,) = daemon.ask("weights", "verify")["entries"]
         assert checked["done"]
+        onwards = daemon.ask("weights", "export", "a", "--to", str(tmp_path / "onwards.tar"))
+        assert [row["source"] for row in onwards["entries"]] == [held["source"]], "by the catalog in force"
 
 
 @pytest.mark.slow

@@ -46,7 +46,7 @@ def downloads(site: Site, name: str) -> int:
 def test_each_file_is_downloaded_once_and_no_peer_is_trusted(tmp_path: Path, etcd: Etcd) -> None:
     repo = Repo(tmp_path / "catalog")
     with serve() as site, running(tmp_path / "fleet", repo.path, etcd) as fleet:
-        site.files = {f"/{name}": os.urandom(size * MIB) for name, size in (("a", 4), ("b", 2), ("c", 6))}
+        site.files = {f"/{name}": os.urandom(size * MIB) for name, size in (("a", 4), ("b", 2), ("c", 6), ("d", 3))}
         limits = cluster(weights={"mirror_bandwidth": "2MiB"}, recovery={"backoff": "200ms"})
         repo.commit({"b.yaml": wanting(site, "b", "n1")})
         controller = fleet.controller("c1")
@@ -81,3 +81,20 @@ def test_each_file_is_downloaded_once_and_no_peer_is_trusted(tmp_path: Path, etc
         again = [asked for asked in site.gets if asked.path == "/c"][1:]
         assert len(again) == 1
         assert int(again[0].headers["Range"].removeprefix("bytes=").removesuffix("-")) > 0
+
+        first.start()
+        eventually(lambda: not any(row["silent"] for row in controller.seen("nodes")["nodes"]), what="n1 back")
+        site.stall_at = MIB
+        repo.commit({"d.yaml": wanting(site, "d", "n1", "n2")})
+        growing = "weights/partial-*/entry/files/d"
+
+        def fetching() -> list[Process]:
+            return [agent for agent in (first, second) if any(one.stat().st_size for one in agent.state.glob(growing))]
+
+        (dying,) = eventually(fetching, what="one that fetches")
+        site.stall_at = None
+        dying.kill(signal.SIGKILL)
+        other = second if dying is first else first
+        serves_on(controller, "d", other.name)
+        assert downloads(site, "d") == 2
+        assert len(files(other, site.files["/d"])) == 1
