@@ -122,6 +122,21 @@ async def test_weights_that_were_cut_short_are_fetched_anew(node: Node, cache: C
         await node.until(Phase.READY, "r2")
 
 
+async def test_an_engine_that_served_is_tried_again_before_its_files_are_hashed(
+    node: Node, cache: Cache, site: Site
+) -> None:
+    dies = "$SERVER & p=$!; while [ ! -e die ]; do sleep 0.05; done; kill $p; echo damaged; exit 1"
+    async with node.agent():
+        spec = WeightsSpec(source=f"{site.url}/w")
+        await node.assign(node.assignment("r1", weights=spec, options={"command": dies}))
+        await node.until(Phase.READY, "r1")
+        (node.home("r1") / "die").touch()
+        fact = await node.until(Phase.FAILED, "r1")
+        assert fact.failure is not None
+        assert fact.failure.kind is FailureKind.CRASH
+        assert "hashing weights" not in node.reasons()
+
+
 class Endless(Upkeep):
     """Hashes for ever."""
 

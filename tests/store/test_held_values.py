@@ -86,6 +86,19 @@ async def test_withdrawing_removes_everything_at_once() -> None:
     assert await store.get("members/a") is None
 
 
+async def test_a_key_is_taken_only_where_there_is_none_and_goes_with_its_lease() -> None:
+    store = MemoryStore()
+    first, second = Held(store, Seconds(0.3)), Held(store, Seconds(0.3))
+    assert await first.take("fetches/e", b"first")
+    assert not await second.take("fetches/e", b"second")
+    assert await value(store, "fetches/e") == b"first"
+    async with running(second.run()):
+        await until(lambda: _gone(store, "fetches/e"))  # nobody keeps the first one's lease
+        assert await second.take("fetches/e", b"second")
+        await asyncio.sleep(0.7)
+        assert await value(store, "fetches/e") == b"second"
+
+
 def event(number: int, at: float | None = None) -> Event:
     return Event(at=Wall(number if at is None else at), subject="node/n", reason="r", message=str(number))
 
