@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from ruamel.yaml import YAML
 
 from llmgw.catalog.rules import EngineRules
 from llmgw.cli.checking import as_output, check, described_engines, targets
@@ -95,6 +96,7 @@ SARIF_ESSENTIALS: dict[str, Any] = {
     },
 }  # fmt: skip
 
+HOOKS = Path(__file__).parents[2] / ".pre-commit-hooks.yaml"
 SCHEMAS = Path(__file__).parents[2] / "schemas" / "output"
 
 Ran = tuple[int, str, str]
@@ -259,3 +261,11 @@ def test_a_model_that_is_not_there_cannot_be_shown(here: Path, run: Callable[...
     assert "the template that it extends is not there" in run("--show", "one", "part")[2]
     assert run("--show", "one", "part", "bad")[0] == 64
     assert run("--show", "one", "part", "-o", "sarif")[0] == 64
+
+
+def test_the_pre_commit_hook_runs_a_command_that_there_is(here: Path, run: Callable[..., Ran]) -> None:
+    (hook,) = YAML(typ="safe", pure=True).load(HOOKS)
+    program, *arguments = hook["entry"].split()
+    assert (program, arguments[0]) == ("llmgw", "validate")
+    assert (hook["language"], hook["pass_filenames"]) == ("python", False)
+    assert run(*arguments[1:], "bad")[0] == 3
