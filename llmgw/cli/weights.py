@@ -35,7 +35,7 @@ def make_app() -> typer.Typer:
 
 
 def _group() -> None:
-    """List, verify and pin weights on the nodes' disks; carry them to machines without a network.
+    """List, verify, pin, export and import weights on disk.
 
     \b
     Example:

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from servers import Site, serve
+from servers import Site, closed_port, serve
 
 from llmgw.admin.own import create_own_app
 from llmgw.agent.mirror import MOST, Mirroring, Throttle
@@ -37,6 +37,7 @@ from llmgw.weights.cache import Cache
 from llmgw.weights.doubt import Doubt
 from llmgw.weights.manifest import Manifest, ManifestFile
 from llmgw.weights.mirror import Mirror, Patience
+from llmgw.weights.naming import canonical, entry_name
 from llmgw.weights.peer import Lied, check
 from llmgw.weights.registry import own_sources
 from llmgw.weights.shelf import Shelf
@@ -310,6 +311,29 @@ async def cut_after(address: str, count: int) -> AsyncIterator[str]:
         server.close()
 
 
+async def test_a_whole_repository_comes_from_a_peer_though_its_hub_is_away(
+    tmp_path: Path, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{closed_port()}")
+    spec = WeightsSpec(source=canonical(f"hf://org/repo@{'a' * 40}"))
+    async with machine(tmp_path, "n1", store) as first, machine(tmp_path, "n2", store) as second:
+        home = first.cache.root / entry_name(spec.source, None)
+        contents = {"config.json": b"{}", "tokenizer/vocab.txt": b"a\nb\n", "empty": b""}
+        for name, data in contents.items():
+            (home / "files" / name).parent.mkdir(parents=True, exist_ok=True)
+            (home / "files" / name).write_bytes(data)
+        files = tuple(
+            ManifestFile(path=f"files/{name}", size=len(data), sha256=hashlib.sha256(data).hexdigest())
+            for name, data in contents.items()
+        )
+        manifest = Manifest(source=spec.source, files=files, fetched_at=1.0, folder="")
+        (home / "manifest.json").write_bytes(msgspec.json.encode(manifest))
+        await first.report()
+        path = await second.fetch(spec)
+        assert path == second.cache.root / home.name / "files"
+        assert {name: (path / name).read_bytes() for name in contents} == contents
+
+
 class Knowing(Web):
     """A source that has checksums of its own."""
 
@@ -520,7 +544,6 @@ async def test_while_the_store_is_away_the_source_is_asked(tmp_path: Path, site:
 
 
 async def claimed(one: Machine, spec: WeightsSpec) -> str:
-    from llmgw.weights.naming import entry_name
 
     entry = entry_name(spec.source, spec.sha256)
     assert await one.peers.claim(entry) is None
