@@ -28,7 +28,7 @@ def approve(
     output: Output = OutputFormat.TABLE,
     as_json: Json = False,
 ) -> None:
-    """Let a revision come into force that is held because of what it removes.
+    """Approve a revision that is held for what it removes.
 
     It names the revision, so that none is approved that came meanwhile. With `sync: manual` it applies it too.
 
@@ -46,9 +46,9 @@ def apply(
     output: Output = OutputFormat.TABLE,
     as_json: Json = False,
 ) -> None:
-    """Put the newest revision in force, where the catalog says `sync: manual`.
+    """Put the newest revision in force (`sync: manual`).
 
-    `llmgw plan` shows before what that would do.
+    For catalogs that say that each revision waits. `llmgw plan` shows before what that would do.
 
     \b
     Example:

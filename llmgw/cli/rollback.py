@@ -20,7 +20,7 @@ def rollback(
     output: Output = OutputFormat.TABLE,
     as_json: Json = False,
 ) -> None:
-    """Go back to an earlier revision, and stay there until `llmgw resume`.
+    """Go back to an earlier revision until `llmgw resume`.
 
     Newer revisions are read and validated, and wait. It holds across restarts. The repository is not changed.
 

@@ -55,9 +55,9 @@ def resume(
     output: Output = OutputFormat.TABLE,
     as_json: Json = False,
 ) -> None:
-    """Follow the catalog again after `llmgw suspend` or `rollback`, or look after a model again.
+    """Follow the catalog, or look after a model, again.
 
-    The newest revision comes into force at once.
+    It ends `llmgw suspend` and `llmgw rollback`. The newest revision comes into force at once.
 
     \b
     Example:
