@@ -239,6 +239,7 @@ class NodeReport:
     engines: tuple[EngineFact, ...] = ()
     replicas: tuple[ReplicaFact, ...] = ()
     weights: tuple[WeightsFact, ...] = ()
+    unlisted: int = 0  #: cache entries that nobody wants and that have no room here
     catalog: Digest | None = None  #: the catalog whose files `weights` was looked up for
     devices: tuple[DeviceFact, ...] = ()
 

@@ -64,6 +64,7 @@ def collect_listing(
         removable=sum(row.size for row in rows if row.removable),
         kept=sum(row.size for row in rows if not row.removable),
         entries=tuple(rows),
+        unlisted=sum(seen.reports[node].unlisted for node in seen.reports if limits.node in (None, node)),
         plan_id=plan_id(seen, rows),
     )
 

@@ -413,6 +413,7 @@ class CollectOutput:
     collected: bool = False
     removed: Size = 0
     refused: int = 0
+    unlisted: int = 0
     unreached: Mapping[str, str] = field(default_factory=dict)
 
 

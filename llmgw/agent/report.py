@@ -156,6 +156,7 @@ class Reporter:
             devices=devices,
             replicas=tuple(replica.fact() for _, replica in sorted(self._replicas.items())),
             catalog=catalog,
+            unlisted=around.cache.unlisted,
             weights=tuple(replace(fact, in_use=fact.in_use or fact.source in used) for fact in weights),
         )
         await self._store.put(keys.report(around.node), codec.encode(report))

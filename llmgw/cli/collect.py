@@ -81,6 +81,8 @@ def _print(answer: "CollectOutput") -> None:
         print_table(WEIGHTS_HEADERS, [weights_cells(row) for row in answer.entries])
     for node, why in answer.unreached.items():
         print_line(f"{node} could not be asked: {why}")
+    if answer.unlisted:
+        print_line(f"{answer.unlisted} more on disk are not listed yet: these go first; then ask again")
     if answer.collected:
         refused = f", {answer.refused} refused" if answer.refused else ""
         print_line(f"{len(answer.entries)} asked for, {format_bytes(answer.removed)} removed{refused}")

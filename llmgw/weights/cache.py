@@ -24,16 +24,21 @@ from llmgw.weights.doomed import CORRUPT
 from llmgw.weights.fetch import Fetch, check_sha256
 from llmgw.weights.folder import Folders
 from llmgw.weights.gguf import Scalar
+from llmgw.weights.lookup import WantedSources
 from llmgw.weights.manifest import Manifest
 from llmgw.weights.mirror import Mirror
 from llmgw.weights.pacing import Pacing
 from llmgw.weights.registry import own_sources
 from llmgw.weights.sources import hash_file, in_thread
+from llmgw.weights.survey import Survey, bounded
 
 log = structlog.get_logger("llmgw.weights")
 
 MARKER: Final = ".llmgw-cache"
 LAYOUT: Final = 1
+KEPT_MANIFESTS: Final = 2000
+"""Manifests in memory, at most: beyond, they are read again whenever they are looked at."""
+
 STAMP_EVERY: Final = 60.0
 """Seconds between two durable stamps of one entry: `min_age` is hours."""
 
@@ -83,6 +88,9 @@ class Cache:
         self._limited = False
         self._manifests: dict[str, tuple[_Stamp, Manifest]] = {}
         self._stamped: dict[str, Wall] = {}
+        self._survey = Survey(lambda name: self._entry_fact(name, self._clock.now().wall))
+        self._sources_of: dict[str, str] = {}  #: of entries that were looked at: a name has one for ever
+        self.unlisted = 0  #: entries that the last facts left out
         self._local: dict[str, tuple[tuple[_Stamp, ...], dict[str, Scalar]]] = {}
         self._folders = Folders()
         self._verified: dict[tuple[str, str], _Stamp] = {}
@@ -231,12 +239,20 @@ class Cache:
             del self._fetches[name]
 
     def facts(self, wanted: Iterable[WeightsSpec]) -> tuple[WeightsFact, ...]:
-        """Every entry of the cache, and the files in place that `wanted` names. Cheap: rereads only what changed."""
-        now = self._clock.now().wall
-        found = [fact for name in self._entry_names() if (fact := self._entry_fact(name, now)) is not None]
+        """What lies in the cache, and the files in place that `wanted` names: as much as a report holds, all that is
+        wanted first (`unlisted`: how many entries are left out). Cheap: rereads only what changed, and of a large cache
+        a part."""
+        now, wanted = self._clock.now().wall, tuple(wanted)
+        sources = WantedSources(spec.source for spec in wanted)
+        must = {naming.entry_name(spec.source, sum) for spec in wanted for sum in (None, spec.sha256)}
+        names = self._entry_names()
+        found = self._survey.look(names, must, sources.__contains__)
+        found += [*self._corrupt_facts(now), *self._unfinished_facts(now)]
+        told, left_out = bounded(found, sources.__contains__)
+        self.unlisted = left_out + self._survey.unread
         local = {spec.source for spec in wanted if naming.is_local(spec.source)}
         here = (fact for source in sorted(local) if (fact := self._local_fact(source, now)) is not None)
-        return (*found, *self._corrupt_facts(now), *self._unfinished_facts(now), *here)
+        return (*told, *here)
 
     def mark_wanted(self, specs: Iterable[WeightsSpec], now: Wall) -> None:
         """Stamp the entries of `specs` as wanted at `now`, at most once a minute each. Survives restarts."""
@@ -282,8 +298,13 @@ class Cache:
             yield
         finally:
             self._aside.discard(name)
+            self.look_again(name)
             self._manifests.pop(name, None)
             self._stamped.pop(name, None)
+
+    def look_again(self, name: str) -> None:
+        """Something about an entry is different now."""
+        self._survey.look_again(name)
 
     def manifest_of(self, name: str) -> Manifest | None:
         """Of an entry, or of one that was set aside as corrupt. None: there is none."""
@@ -346,7 +367,9 @@ class Cache:
             return known[1]
         found = manifest.read(self.root / name)
         if found is not None:
-            self._manifests[name] = (stamp, found)
+            self._sources_of[name] = found.source
+            if len(self._manifests) < KEPT_MANIFESTS or name in self._manifests:
+                self._manifests[name] = (stamp, found)
         return found
 
     def _entry_of(self, spec: WeightsSpec) -> tuple[str, Manifest] | None:
@@ -357,7 +380,7 @@ class Cache:
         """
         exact = naming.entry_name(spec.source, spec.sha256)
         suited = []
-        for name in (exact, *(other for other in self._entry_names() if other != exact)):
+        for name in self._candidates(spec, exact):
             path = self.root / name
             found = None if name in self._aside or path.is_symlink() else self._manifest(name)
             if found is None or not naming.is_held_as(spec.source, found.source):
@@ -370,6 +393,14 @@ class Cache:
                 return name, found
             suited.append((self._last_wanted(name, found), name, found))
         return max(suited, key=lambda each: each[:2])[1:] if suited else None
+
+    def _candidates(self, spec: WeightsSpec, exact: str) -> Iterator[str]:
+        """The entry named for it first; then those that may hold it too, as far as is known."""
+        yield exact
+        for name in self._entry_names():
+            source = self._sources_of.get(name)
+            if name != exact and (source is None or naming.is_held_as(spec.source, source)):
+                yield name
 
     def _last_wanted(self, name: str, found: Manifest) -> Wall:
         # Read each time: another daemon that shares the cache stamps it too.

@@ -184,10 +184,12 @@ class Upkeep:
     def pin(self, entry: str, by: str) -> None:
         """Raises Refusal, OSError."""
         manifest.pin(self._directory(entry), by, self._clock.now().wall)
+        self._cache.look_again(entry)
 
     def unpin(self, entry: str) -> None:
         """Raises Refusal, OSError."""
         manifest.unpin(self._directory(entry))
+        self._cache.look_again(entry)
 
     def _directory(self, entry: str) -> Path:
         path = self._cache.root / entry

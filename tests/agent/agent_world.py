@@ -160,6 +160,8 @@ class NoCache:
     def __init__(self, root: Path) -> None:
         self.root = root
 
+    unlisted = 0
+
     def limit(self, limits: FetchLimits) -> None:
         pass
 

