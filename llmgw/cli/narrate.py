@@ -112,8 +112,10 @@ class Narrator:
         for name in sorted(self._told.keys() - seen.models.keys()):
             del self._told[name]
             yield f"{name}: removed"
+        fetched = any(fact.entry is not None for report in seen.reports.values() for fact in report.weights)
         for name in sorted(seen.models):
-            yield from self._licence(seen, seen.models[name])
+            if fetched:
+                yield from self._licence(seen, seen.models[name])
             status = seen.explained.get(name)
             if status is None:
                 continue
