@@ -25,6 +25,7 @@ MAX_TOTAL: Final = 64 * MIB
 MAX_FILES: Final = 10_000
 MAX_ENTRIES: Final = 200_000  #: directory entries looked at: more is surely not meant as a catalog
 
+COARSE: Final = 2.0  #: seconds that a file system's times may be off by
 SETTLE: Final = 0.1  #: seconds between two looks that must agree
 STALE_LOCK: Final = 10.0  #: seconds: a lock unchanged for so long is a crash's, and holds nothing any more
 PATIENCE: Final = 30.0  #: seconds after which a directory that never settles is reported
@@ -75,6 +76,7 @@ class Look:
     data: dict[str, bytes] = field(default_factory=dict)
     error: str | None = None  #: why it could not be read
     torn: bool = False  #: something vanished while looking: agrees with no other look
+    at: float = field(default=0.0, compare=False)  #: seconds since the epoch when it began
 
 
 def read_source(path: Path) -> Source:
@@ -114,7 +116,7 @@ class Settling:
     def step(self) -> float | None:
         """Seconds to wait before the next step, or None: `source` is settled. Raises CatalogUnreadable."""
         now = time.monotonic()
-        look = look_at(self._path, contents=True)
+        look = look_at(self._path, contents=True, known=self._last)
         first = self._last is None
         if first or look.lock != (self._last.lock if self._last else None):
             self._lock_since = now
@@ -167,9 +169,12 @@ class Settling:
         )
 
 
-def look_at(path: Path, *, contents: bool = False) -> Look:
-    """What is there now: names, sizes and times, and with `contents` the bytes. Raises nothing."""
-    look = Look()
+def look_at(path: Path, *, contents: bool = False, known: Look | None = None) -> Look:
+    """What is there now: names, sizes and times, and with `contents` the bytes. Raises nothing.
+
+    `known`: an earlier look, whose bytes stand for a file that cannot have been written to since.
+    """
+    look = Look(at=time.time())
     try:
         root = path.resolve(strict=True)
         entries = os.scandir(root)
@@ -189,8 +194,18 @@ def look_at(path: Path, *, contents: bool = False) -> Look:
         return look
     _walk(root, look)
     if contents:
-        _read_all(look)
+        _read_all(look, {} if known is None else _still_held(known))
     return look
+
+
+def _still_held(known: Look) -> dict[Found, bytes]:
+    """Files that were written so long before the look that a write after it shows in their times, however coarse those
+    are. The newer ones are read again, whatever their times say."""
+    return {
+        found: known.data[found.name]
+        for found in known.found
+        if found.name in known.data and known.at - max(found.stamp[:2]) / 1e9 > COARSE
+    }
 
 
 def differs(look: Look, facts: git.Facts) -> bool:
@@ -368,7 +383,7 @@ def _read_ignore(root: Path, look: Look) -> tuple[bytes | None, pathspec.GitIgno
         return text, _ignore(b"")
 
 
-def _read_all(look: Look) -> None:
+def _read_all(look: Look, held: Mapping[Found, bytes]) -> None:
     total = 0
     for found in look.found:
         if found.size > MAX_FILE:
@@ -376,7 +391,8 @@ def _read_all(look: Look) -> None:
             look.problems.append(Problem(shown(found.name), 0, 0, "$", f"too large: {message}"))
             continue
         try:
-            look.data[found.name] = _read_regular(found.path, MAX_FILE)
+            data = held.get(found)
+            look.data[found.name] = _read_regular(found.path, MAX_FILE) if data is None else data
         except FileNotFoundError:
             look.torn = True
             continue

@@ -11,7 +11,7 @@ from catalog_texts import MODEL, commit_all, git, model
 from llmgw.catalog import source as source_module
 from llmgw.catalog.git import facts
 from llmgw.catalog.load import revision_of
-from llmgw.catalog.source import MAX_FILE, Settling, Source, read_source
+from llmgw.catalog.source import COARSE, MAX_FILE, Settling, Source, look_at, read_source
 from llmgw.errors import CatalogUnreadable
 
 
@@ -452,3 +452,24 @@ def test_a_checkout_without_a_commit_says_why_its_revision_is_a_digest(tmp_path:
     assert "no commit in this checkout" in found.note
     commit_all(tmp_path)
     assert read_source(tmp_path).note is None
+
+
+def test_a_file_that_was_just_written_is_read_by_each_look_and_an_old_one_by_the_first(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("a: 1\n")
+    first = look_at(tmp_path, contents=True)
+    again = look_at(tmp_path, contents=True, known=first)
+    assert again == first
+    assert again.data["a.yaml"] is not first.data["a.yaml"]
+    first.at += 2 * COARSE  # as if it had begun long after the file was written
+    again = look_at(tmp_path, contents=True, known=first)
+    assert again == first
+    assert again.data["a.yaml"] is first.data["a.yaml"]
+
+
+def test_a_file_that_is_another_is_read_though_it_was_known(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("a: 1\n")
+    first = look_at(tmp_path, contents=True)
+    first.at += 2 * COARSE
+    file.write_text("a: 22\n")
+    assert look_at(tmp_path, contents=True, known=first).data["a.yaml"] == b"a: 22\n"
