@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import HandClock
 from servers import Site, serve
 
 from llmgw.catalog.spec import WeightsSpec
 from llmgw.cli.archives import choose
 from llmgw.cli.main import main
+from llmgw.clock import SystemClock
 from llmgw.units import GIB, MIB, Bytes, Wall
 from llmgw.weights.archive import INDEX, ArchiveRefused, Packed, opened
 from llmgw.weights.cache import Cache
@@ -76,7 +76,7 @@ def entry(cache: Cache, source: str, *names: str) -> None:
 
 
 @pytest.fixture
-def other(tmp_path: Path, clock: HandClock) -> Cache:
+def other(tmp_path: Path, clock: SystemClock) -> Cache:
     made = Cache(tmp_path / "other", cluster_id="c2", clock=clock)
     made.open()
     return made
@@ -330,7 +330,7 @@ def test_two_imports_at_once_end_as_one(cache: Cache, held: list[Packed], other:
 
 
 async def test_what_was_imported_can_be_verified(
-    cache: Cache, held: list[Packed], other: Cache, tmp_path: Path, clock: HandClock
+    cache: Cache, held: list[Packed], other: Cache, tmp_path: Path, clock: SystemClock
 ) -> None:
     bring(export(cache, held, tmp_path / "w.tar"), other)
     upkeep = Upkeep(other, node="n1", log=tmp_path / "log", clock=clock)
