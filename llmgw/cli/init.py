@@ -34,7 +34,7 @@ def init(
     """Begin a catalog, or a repository to push one to.
 
     A directory gets a model to start from. With --bare, pushes are checked: invalid ones are refused with the reasons,
-    of valid ones the plan is shown, and the daemon of --state takes them in. Given again it brings the hooks to date.
+    of valid ones the plan is shown, and the daemon of --state takes them in. Given again it renews the hooks.
 
     \b
     Example:
