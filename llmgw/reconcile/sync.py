@@ -39,6 +39,7 @@ from llmgw.store.codec import decode, encode, encode_shared
 from llmgw.store.follow import follow as follow_store
 from llmgw.store.follow import listed
 from llmgw.store.histories import decode_entry, encode_entry
+from llmgw.store.once import Once
 from llmgw.store.values import Applied, HistoryEntry, Pinned
 from llmgw.units import Instant
 from llmgw.weights.naming import canonical
@@ -364,7 +365,7 @@ async def _history(store: Store, catalog: Catalog, now: Instant) -> list[Put | D
     if last is not None and last.digest == catalog.digest:
         return []
     number = 1 + (last.number if last else 0)
-    models = {str(model.name): _sources(model) for model in catalog.models.values()}
+    models = {str(model.name): _sources_of(model) for model in catalog.models.values()}
     entry = HistoryEntry(
         number=number,
         revision=catalog.revision,
@@ -388,6 +389,9 @@ def _approved(source: Source, before: Revision) -> bool:
 
 def _sources(model: ModelSpec) -> tuple[str, ...]:
     return tuple(sorted({canonical(spec.source) for profile in model.profiles for spec in profile.every_file}))
+
+
+_sources_of: Final = Once(_sources)
 
 
 def _count(catalog: Catalog) -> str:

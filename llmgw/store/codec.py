@@ -9,11 +9,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from llmgw.errors import NewerFormat, TerminalError
+from llmgw.store.once import Once
 
 T = TypeVar("T")
 
 VERSION: Final = 1
-_MOST_SHARED: Final = 32_768
 
 
 def encode(value: Any, *, keep: bytes | None = None) -> bytes:
@@ -24,18 +24,8 @@ def encode(value: Any, *, keep: bytes | None = None) -> bytes:
     return msgspec.json.encode({"v": VERSION, **fields}, order="deterministic")
 
 
-def encode_shared(value: Any) -> bytes:
-    """`encode`, once for each object: of a catalog that changes most models are the very ones of the catalog before.
-    For values that nobody changes."""
-    known = _encoded.get(id(value))
-    if known is None:
-        if len(_encoded) >= _MOST_SHARED:
-            _encoded.clear()
-        known = _encoded[id(value)] = (value, encode(value))
-    return known[1]
-
-
-_encoded: dict[int, tuple[Any, bytes]] = {}  # values are kept, so that no id is used again
+encode_shared: Final[Once[Any, bytes]] = Once(encode)
+"""`encode`, once for each object."""
 
 
 def decode(raw: bytes, kind: type[T], *, where: str = "a stored value") -> T:
