@@ -1,4 +1,4 @@
-"""What is worked out of a value once for each object: most models of a catalog that changes are the very ones before."""
+"""What is worked out of a value once for each object: most models of a catalog that changes are those before."""
 
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
