@@ -1,6 +1,5 @@
 """`kind: Template` and `extends`: what is merged how, and where problems are told."""
 
-
 import pytest
 from catalog_texts import ENGINES, load, model, problems, source, texts
 
