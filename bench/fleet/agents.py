@@ -130,13 +130,17 @@ class Node:
             self._replicas[id] = replace(fact, phase=phase, since=self._clock.now().wall, **more)
             self._changed.set()
 
+    @property
+    def serves(self) -> bool:
+        return any(fact.phase is Phase.READY for fact in self._replicas.values())
+
     def other_load(self) -> None:
         for id, fact in self._replicas.items():
             self._replicas[id] = replace(fact, load=EngineLoad(running=random.randrange(1, 5), waiting=0), served=True)
         self._changed.set()
 
     def death(self) -> None:
-        for id in tuple(self._replicas)[:1]:
+        for id in [id for id, fact in self._replicas.items() if fact.phase is Phase.READY][:1]:
             failure = Failure(kind=FailureKind.CRASH, reason="exit code 1: simulated", at=self._clock.now().wall)
             self._move(id, Phase.FAILED, failure=failure)
 
@@ -225,9 +229,10 @@ class Changes:
         while True:
             await asyncio.sleep(0.1)
             due = due + self._rate / 10 if self._rate else 0.0
-            while due >= 1:
+            serving = [node for node in self._nodes if node.serves] if due >= 1 else []
+            while due >= 1 and serving:
                 due -= 1
-                self._do(random.choice(self._nodes))
+                self._do(random.choice(serving))
 
 
 async def main(options: argparse.Namespace) -> None:
