@@ -29,7 +29,8 @@ def pull(
         str | None, typer.Option("--token-env", metavar="NAME", help="The variable that holds the sources' token.")
     ] = None,
     cache: Annotated[
-        Path | None, typer.Option("--cache", metavar="DIR", readable=False, help="Default: STATE/weights.")
+        Path | None,
+        typer.Option("--cache", metavar="DIR", envvar="LLMGW_CACHE", readable=False, help="Default: STATE/weights."),
     ] = None,
     state: State = None,
 ) -> int:

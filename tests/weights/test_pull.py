@@ -49,6 +49,8 @@ def test_a_source_is_downloaded_once_and_its_path_told(tmp_path: Path, site: Sit
     assert path.is_relative_to(tmp_path / "state/weights")
     assert pull(tmp_path, f"{site.url}/a.gguf").stdout == first.stdout
     assert len(site.gets) == 1
+    elsewhere = pull(tmp_path, f"{site.url}/a.gguf", LLMGW_CACHE=str(tmp_path / "own"))
+    assert Path(elsewhere.stdout.strip()).is_relative_to(tmp_path / "own")
 
 
 def test_all_files_of_a_model_are_downloaded(tmp_path: Path, site: Site) -> None:
