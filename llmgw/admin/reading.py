@@ -47,7 +47,7 @@ async def look(store: Store) -> Seen:
     held = (await store.list(keys.SUSPENSIONS)).entries
     suspensions = {ModelName(keys.last(entry.key)): _read(entry, Suspension) for entry in held}
     specs = [_as_suspended(decode_shared(entry.value, ModelSpec), suspensions) for entry in models]
-    explained = [decode_shared(entry.value, ModelStatus) for entry in (await store.list(keys.EXPLAIN)).entries]
+    explained = [_read(entry, ModelStatus) for entry in (await store.list(keys.EXPLAIN)).entries]
     reports = [_read(entry, NodeReport) for entry in nodes if entry.key.endswith("/report")]
     assignments = [_read(entry, Assignment) for entry in nodes if "/assignments/" in entry.key]
     cordons = (await store.list(keys.CORDONS)).entries

@@ -141,7 +141,7 @@ class StoreView:
 
     def _decode(self, entry: Entry, kind: type[T]) -> T | None:
         try:
-            if kind in (ModelSpec, ModelStatus):
+            if kind is ModelSpec:
                 return codec.decode_shared(entry.value, kind)
             value = codec.decode(entry.value, kind, where=entry.key)
             if isinstance(value, Endpoint):

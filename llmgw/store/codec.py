@@ -44,7 +44,8 @@ def decode(raw: bytes, kind: type[T], *, where: str = "a stored value") -> T:
 
 def decode_shared(raw: bytes, kind: type[T]) -> T:
     """The same for values that many ask for again and again, while their bytes are the same: each of a catalog's models
-    is read by all that happens, and most models are those of the catalog before. Nobody may change the value."""
+    is read by all that happens, and most models are those of the catalog before. Not for what changes all the time,
+    which would only fill the memory. Nobody may change the value."""
     key: Any = kind
     value: T = _decoded(raw, key)
     return value
