@@ -30,7 +30,6 @@ Find = Callable[[str | None], Awaitable[Catalog]]
 CatalogInvalid where it cannot be used any more."""
 
 
-
 def order_routes(store: Store, events: EventLog, clock: Clock, find: Find | None) -> APIRouter:
     """`find` None: nobody here decides what runs."""
     orders = _Orders(store, events, clock)

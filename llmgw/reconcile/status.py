@@ -72,9 +72,7 @@ def conditions(
     return tuple(replace(_since(condition, before, now), observed=state.attempted) for condition in current)
 
 
-def _ready(
-    state: CatalogState, wanted: Sequence[ModelStatus], failed: Sequence[str], *, stopped: bool
-) -> Condition:
+def _ready(state: CatalogState, wanted: Sequence[ModelStatus], failed: Sequence[str], *, stopped: bool) -> Condition:
     """Where it does not hold its reason and message say why, what still serves included."""
     count = sum(model.state is ModelState.READY and not model.outdated for model in wanted)
     serving = f"{count} of {len(wanted)} models ready" if wanted else "no model is wanted"
