@@ -121,9 +121,7 @@ async def observe(
         scaling={ModelName(name): one for name, one in (await decoded.all(keys.SCALING, ScalingState)).items()},
         held=_held(usages),
         concurrency=await _by_spec_and_node(decoded, keys.CONCURRENCY, Concurrency),
-        suspensions={
-            ModelName(name): one for name, one in (await decoded.all(keys.SUSPENSIONS, Suspension)).items()
-        },
+        suspensions={ModelName(name): one for name, one in (await decoded.all(keys.SUSPENSIONS, Suspension)).items()},
     )
 
 
