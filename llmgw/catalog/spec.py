@@ -309,7 +309,7 @@ LAUNCH_FIELDS: Final = (
 what is placed where, and restart nothing."""
 
 
-_MOST_DIGESTS: Final = 32_768
+_MOST_DIGESTS: Final = 131_072  #: of ten thousand models, with two profiles of three levels each, all
 _digests: dict[int, tuple[ProfileSpec, ModelName, SpecDigest]] = {}  # values keep the profiles, so that no id is reused
 
 
