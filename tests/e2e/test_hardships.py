@@ -143,7 +143,8 @@ async def report(store, url):
 parts.Agent, ending.HUNG = Broken, 1.0
 state = Path(sys.argv[2])
 options = up.UpOptions(
-    catalog=Origin(where=sys.argv[1]), state=state, node=node_name("box"), listen=("127.0.0.1", 0), admin=("127.0.0.1", 0)
+    catalog=Origin(where=sys.argv[1]), state=state, node=node_name("box"), listen=("127.0.0.1", 0),
+    admin=("127.0.0.1", 0),
 )
 up.run_up(options, report=report, say=lambda text: print("said:", text, flush=True))
 """
