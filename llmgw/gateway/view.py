@@ -24,14 +24,14 @@ T = TypeVar("T")
 
 WATCHED: Final = (
     keys.APPLIED,
-    keys.MODELS,
     keys.ENDPOINTS,
     keys.EXPLAIN,
     keys.STOPPED,
     keys.API_KEYS,
     keys.SUSPENSIONS,
 )
-"""Nothing of what nodes report: a thousand of them would keep every gateway busy."""
+"""Nothing of what nodes report: a thousand of them would keep every gateway busy. Not the models either: those of a
+catalog are there before it is in force, and never change."""
 
 
 RETRY: Final = 0.5

@@ -41,10 +41,10 @@ def lazy(name: str = "m", *aliases: str, suspend: bool = False) -> ModelSpec:
     )  # fmt: skip
 
 
-def applied(**settings: Any) -> Applied:
-    return Applied(
-        revision=Revision("r1"), digest=DIGEST, at=Wall(1_700_000_000.0), gateway=GatewaySettings(**settings)
-    )
+def applied(number: int = 0, **settings: Any) -> Applied:
+    """Each later than the one before, as catalogs come into force."""
+    at = Wall(1_700_000_000.0 + number)
+    return Applied(revision=Revision("r1"), digest=DIGEST, at=at, gateway=GatewaySettings(**settings))
 
 
 async def until(condition: Callable[[], Any], what: str = "it") -> None:
@@ -226,6 +226,7 @@ class Rig:
         self.gateway = Gateway(store=self.store, secret=SECRET, clock=SystemClock())
         self.engines: list[FakeEngine] = []
         self.wires: list[Wire] = []
+        self._applied = 0
 
     async def open(self, limits: Limits | None = None) -> None:
         if limits is not None:
@@ -260,7 +261,8 @@ class Rig:
     async def catalog(self, *models: ModelSpec, **settings: Any) -> None:
         for spec in models:
             await self.store.put(keys.model(DIGEST, spec.name), codec.encode(spec))
-        await self.store.put(keys.APPLIED, codec.encode(applied(**settings)))
+        await self.store.put(keys.APPLIED, codec.encode(applied(self._applied, **settings)))
+        self._applied += 1
         await self.settle()
 
     async def status(self, name: str, state: ModelState, **more: Any) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from gateway_rig import DIGEST, Rig, echo, get, model, until
+from gateway_rig import DIGEST, Rig, applied, echo, get, model, until
 
 from llmgw.errors import RetryableError
 from llmgw.gateway import view
@@ -45,6 +45,7 @@ async def test_while_the_store_is_away_the_gateway_serves_and_then_it_takes_in_w
     rig.store.away = True
     new = model("new")
     await rig.store.put(keys.model(DIGEST, new.name), codec.encode(new))
+    await rig.store.put(keys.APPLIED, codec.encode(applied(1)))
     await until(lambda: rig.store.refused > 3, "reads are tried again")
     assert (await rig.post({"model": "m"})).status == 200
     assert (await rig.post({"model": "new"})).status == 404
