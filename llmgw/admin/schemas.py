@@ -20,6 +20,7 @@ from llmgw.admin.shapes import OUTPUTS
 from llmgw.admin.simulations import SIMULATIONS
 from llmgw.admin.stories import STORIES
 from llmgw.admin.syncs import SYNCS
+from llmgw.notify.body import NOTIFICATIONS
 
 ALL: Final = {
     **OUTPUTS,
@@ -33,6 +34,7 @@ ALL: Final = {
     **ORDERS,
     **SYNCS,
     **ARCHIVES,
+    **NOTIFICATIONS,
 }
 """Every output by its schema's name."""
 

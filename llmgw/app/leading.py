@@ -92,6 +92,7 @@ class Leading:
             tasks.start(deciding.sync.run(), "sync", essential=True)
             tasks.start(deciding.controller.run(), "controller", essential=True)
             tasks.start(deciding.pressure.run(), "disk pressure", essential=True)
+            tasks.start(deciding.notifier.run(), "notifications", essential=True)
             self._deciding = deciding
             lost = tasks.start(_lost(leadership), "leadership")
             failing = tasks.start(tasks.wait(), "term")
@@ -125,8 +126,10 @@ class Leading:
         return await self._leader().sync.refresh(patience, weights)
 
     def collect(self) -> Iterable[Metric]:
-        """The leader's metrics of passes."""
-        return () if self._deciding is None else self._deciding.controller.meters.collect()
+        """The leader's metrics of passes and notifications."""
+        if self._deciding is None:
+            return ()
+        return (*self._deciding.controller.meters.collect(), *self._deciding.notifier.collect())
 
     def _leader(self) -> Deciding:
         if self._deciding is None:

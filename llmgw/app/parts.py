@@ -18,6 +18,7 @@ from llmgw.facts import Event
 from llmgw.gateway.access import STDOUT, AccessLog
 from llmgw.gateway.server import Gateway
 from llmgw.ids import NodeName
+from llmgw.notify.notifier import Notifier
 from llmgw.reconcile.comparing import Comparing
 from llmgw.reconcile.foresight import Foresight, Look
 from llmgw.reconcile.liveness import Liveness
@@ -55,6 +56,7 @@ class Deciding:
     foresight: Foresight
     comparing: Comparing
     pressure: Pressure
+    notifier: Notifier
 
 
 def usable_engines(say: Say) -> Engines:
@@ -122,7 +124,14 @@ def build_deciding(
     )
     comparing = Comparing(live=live, place=place, engines=engines)
     pressure = Pressure(store=base.store, clock=base.clock, record=base.events.record, compare=comparing.sides)
-    return Deciding(controller=controller, sync=sync, foresight=foresight, comparing=comparing, pressure=pressure)
+    return Deciding(
+        controller=controller,
+        sync=sync,
+        foresight=foresight,
+        comparing=comparing,
+        pressure=pressure,
+        notifier=Notifier(store=base.store, clock=base.clock, record=base.events.record),
+    )
 
 
 def secret_of(webhook: SecretRef | None) -> Callable[[], str] | None:

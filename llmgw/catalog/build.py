@@ -14,6 +14,9 @@ from llmgw.catalog.spec import (
     GatewaySettings,
     ModelSpec,
     NodeSpec,
+    NotifyKind,
+    NotifySpec,
+    Occasion,
     PlacementSpec,
     ProfileSpec,
     RecoverySettings,
@@ -62,6 +65,7 @@ def build_cluster(value: Mapping[str, Any]) -> ClusterSpec:
             recovery=_recovery,
             supervision=_supervision,
             weights=_weights_settings,
+            notify=_notify,
         ),
         nodes={name: _node(node) for name, node in sorted(value.get("nodes", {}).items())},
     )
@@ -168,6 +172,20 @@ def _weights_settings(value: Mapping[str, Any]) -> WeightsSettings:
     given = _given(value, keep_revisions=int, min_age=to_seconds, bandwidth=to_bytes, parallel=int)
     mirror = _given(value, mirror=bool, mirror_bandwidth=to_bytes, hub_endpoint=str)
     return WeightsSettings(**given, **marks, **mirror)
+
+
+def _notify(value: Sequence[Mapping[str, Any]]) -> tuple[NotifySpec, ...]:
+    return tuple(NotifySpec(**_given(each, **_OF_NOTIFY)) for each in value)
+
+
+def _occasions(value: Sequence[str]) -> tuple[Occasion, ...]:
+    return tuple(map(Occasion, value))
+
+
+_OF_NOTIFY: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "name": str, "kind": NotifyKind, "url": str, "repository": str, "token": lambda ref: SecretRef(**ref),
+    "secret": lambda ref: SecretRef(**ref), "events": _occasions, "insecure": bool,
+}  # fmt: skip
 
 
 def _node(value: Mapping[str, Any]) -> NodeSpec:

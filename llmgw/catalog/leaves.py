@@ -14,6 +14,7 @@ from llmgw.catalog.spec import (
     LAUNCH_FIELDS,
     ClusterSpec,
     ModelSpec,
+    NotifySpec,
     ProfileSpec,
     SecretRef,
     VariantSpec,
@@ -68,7 +69,7 @@ OF_CLUSTER: Final[Mapping[str, Effect]] = {
     "name": Effect.NOTHING, "gateway": Effect.ROUTING, "recovery": Effect.LATER, "weights": Effect.LATER,
     "supervision": Effect.LATER,
     "time_zone": Effect.PLACEMENT, "scaling": Effect.PLACEMENT, "nodes": Effect.PLACEMENT, "defaults": Effect.LATER,
-    "sync": Effect.LATER, "protect": Effect.LATER,
+    "sync": Effect.LATER, "protect": Effect.LATER, "notify": Effect.LATER,
 }  # fmt: skip
 
 _WRITTEN_AS: Final = {"draft_model": ("draft", "model"), "windows": ("schedule",)}
@@ -169,7 +170,7 @@ def _leaves(value: Any, path: Path, effect: Effect) -> Leaves:
         case SecretRef():
             text = f"{{from_env: {value.from_env}}}" if value.from_env else f"{{from_file: {value.from_file}}}"
             return {path: Leaf(text, text, effect)}
-        case tuple() if value and isinstance(value[0], VariantSpec):
+        case tuple() if value and isinstance(value[0], (VariantSpec, NotifySpec)):
             found: Leaves = {}
             for each in value:
                 found.update(_inner(each, (*path, each.name), effect))

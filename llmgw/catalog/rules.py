@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from llmgw.catalog import references, scaling_rules, windows
+from llmgw.catalog import notify_rules, references, scaling_rules, windows
 from llmgw.catalog.build import build_profile
 from llmgw.catalog.document import Document, Path, as_list, as_mapping, json_path, quoted
 from llmgw.catalog.files import source_text
@@ -73,7 +73,7 @@ def check_together(
     problems = [*_unique_names([member.document for member in models]), *_one_cluster(clusters)]
     problems += references.check(models, clusters, complete=complete)
     for document in clusters:
-        problems += [*_recovery(document), *_time_zone(document), *_marks(document)]
+        problems += [*_recovery(document), *_time_zone(document), *_marks(document), *notify_rules.check(document)]
     return problems
 
 

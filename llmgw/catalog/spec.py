@@ -272,6 +272,40 @@ class Sync(StrEnum):
     MANUAL = "manual"  #: once the operator applies it
 
 
+class NotifyKind(StrEnum):
+    """Who is told, and so how."""
+
+    GITHUB = "github"
+    GITLAB = "gitlab"
+    GITEA = "gitea"  #: and Forgejo
+    WEBHOOK = "webhook"
+
+
+class Occasion(StrEnum):
+    """What is told of a revision."""
+
+    APPLIED = "applied"  #: in force, and not all of it serves yet
+    INVALID = "invalid"
+    HELD = "held"
+    READY = "ready"
+    STALLED = "stalled"
+    ROLLOUT_FAILED = "rollout_failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotifySpec:
+    """One who is told how revisions fare. `url`: of a forge its root; None: the public one."""
+
+    name: str
+    kind: NotifyKind
+    url: str | None = None
+    repository: str | None = None  #: of a forge: `OWNER/NAME`, whose commits get the status
+    token: SecretRef | None = None  #: read where the controller runs
+    secret: SecretRef | None = None  #: that a webhook's body is signed with
+    events: tuple[Occasion, ...] = tuple(Occasion)
+    insecure: bool = False  #: `http://` to a machine other than the controller's is meant
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
     name: str = "default"
@@ -284,6 +318,7 @@ class ClusterSpec:
     recovery: RecoverySettings = RecoverySettings()
     supervision: SupervisionSettings = SupervisionSettings()
     weights: WeightsSettings = WeightsSettings()
+    notify: tuple[NotifySpec, ...] = ()
     nodes: Mapping[NodeName, NodeSpec] = field(default_factory=dict)
 
     def node(self, name: NodeName) -> NodeSpec:

@@ -36,6 +36,7 @@ def _catalog(applied: Applied, models: list[ModelSpec]) -> Catalog:
         nodes=applied.policies,
         sync=applied.sync,
         protect=applied.protect,
+        notify=applied.notify,
     )
     named = {model.name: model for model in sorted(models, key=lambda model: model.name)}
     return Catalog(revision=applied.revision, digest=applied.digest, models=named, cluster=cluster)

@@ -348,6 +348,7 @@ async def publish(store: Store, catalog: Catalog, now: Instant, *, before: Catal
         supervision=catalog.cluster.supervision,
         sync=catalog.cluster.sync,
         protect=catalog.cluster.protect,
+        notify=catalog.cluster.notify,
     )
     history = await _history(store, catalog, now)
     rollouts = await begun(store, before, catalog, now)

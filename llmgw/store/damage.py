@@ -14,7 +14,7 @@ from llmgw.plan import Rollout, Stopped
 from llmgw.store import keys
 from llmgw.store.api import Delete, Put, Store
 from llmgw.store.codec import decode, encode
-from llmgw.store.values import ApiKey, Applied, Approval, HistoryEntry, Pinned
+from llmgw.store.values import ApiKey, Applied, Approval, HistoryEntry, Notified, Pinned
 from llmgw.units import Instant
 
 KINDS: Final[Mapping[str, type[Any]]] = {
@@ -32,6 +32,7 @@ KINDS: Final[Mapping[str, type[Any]]] = {
     keys.APPROVED: Approval,
     keys.SUSPENSIONS: Suspension,
     keys.ROLLOUTS: Rollout,
+    keys.NOTIFIED: Notified,
     keys.API_KEYS: ApiKey,
 }
 """Durable keys, or prefixes of them, and what lies there."""

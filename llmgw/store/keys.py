@@ -9,6 +9,7 @@ CATALOG: Final = "catalog/"  #: followed by every agent: only what changes with 
 APPLIED: Final = "catalog/applied"  #: values.Applied
 CATALOG_STATUS: Final = "status/catalog"  #: values.CatalogStatus
 HISTORY: Final = "catalog/history/"  #: values.HistoryEntry
+NOTIFIED: Final = "notified/"  #: values.Notified
 ROLLOUTS: Final = "catalog/rollouts/"  #: plan.Rollout
 MODELS: Final = "catalog/models/"  #: catalog.spec.ModelSpec
 RECOVERY: Final = "recovery/"  #: facts.RecoveryRecord
@@ -36,7 +37,9 @@ FETCHES: Final = "fetches/"  #: values.FetchClaim; there while its node fetches 
 UPKEEP_ORDERS: Final = "upkeep/orders/"  #: values.UpkeepOrder; there while whoever asks waits for the answer
 UPKEEP_ANSWERS: Final = "upkeep/answers/"  #: values.UpkeepAnswer
 
-DURABLE: Final = (SETTINGS, APPLIED, HISTORY, RECOVERY, MEASURED, CONCURRENCY, ASKS, SCALING, API_KEYS, ROLLOUTS)
+DURABLE: Final = (
+    SETTINGS, APPLIED, HISTORY, RECOVERY, MEASURED, CONCURRENCY, ASKS, SCALING, API_KEYS, ROLLOUTS, NOTIFIED,
+)  # fmt: skip
 """Prefixes that the embedded store keeps on disk. The rest is rebuilt from what runs."""
 
 
@@ -51,6 +54,10 @@ def model(digest: Digest, name: ModelName) -> str:
 
 def rollout(name: ModelName) -> str:
     return f"{ROLLOUTS}{name}"
+
+
+def notified(target: str) -> str:
+    return f"{NOTIFIED}{target}"
 
 
 def recovery(spec: SpecDigest, node: NodeName) -> str:

@@ -9,6 +9,8 @@ from llmgw.catalog.spec import (
     Defaults,
     GatewaySettings,
     NodeSpec,
+    NotifySpec,
+    Occasion,
     RecoverySettings,
     ScalingSettings,
     SupervisionSettings,
@@ -40,6 +42,7 @@ class Applied:
     supervision: SupervisionSettings | None = None  #: None: of a controller that knows of none
     sync: Sync = Sync.AUTO
     protect: bool = False
+    notify: tuple[NotifySpec, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +111,17 @@ class CatalogStatus:
     conditions: tuple[Condition, ...] = ()
     passed_at: Wall | None = None  #: of the controller's last pass, to some seconds
     held: Held | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notified:
+    """What was told last to one of the Cluster's `notify`. `place`: a hash of where; told there alone."""
+
+    place: str
+    revision: Revision
+    occasion: Occasion
+    reason: str
+    at: Wall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

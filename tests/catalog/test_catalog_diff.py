@@ -148,6 +148,11 @@ def test_a_models_field_is_told_with_what_it_does(old: str, new: str, row: objec
         ("", "weights: {mirror: false}\n", ("weights.mirror", "true", "false", "later")),
         ("", "weights: {mirror_bandwidth: 1GiB}\n", ("weights.mirror_bandwidth", None, "1GiB", "later")),
         ("", "weights: {min_age: 36h}\n", ("weights.min_age", "1d", "1d12h", "later")),
+        (
+            "notify: [{name: n, kind: webhook, url: 'https://a.example'}]\n",
+            "notify: [{name: n, kind: webhook, url: 'https://b.example'}]\n",
+            ("notify.n.url", "https://a.example", "https://b.example", "later"),
+        ),
         ("", "nodes: {box: {pool: gpu}}\n", ("nodes.box.pool", "default", "gpu", "placement")),
         ("nodes: {box: {budget: {device: 1GiB}}}\n", "", ("nodes.box.budget.device", "1GiB", None, "placement")),
     ],

@@ -63,6 +63,7 @@ def test_every_store_key_is_in_the_table_and_no_other() -> None:
         keys.APPROVED,
         keys.suspension(ModelName("MODEL")),
         keys.rollout(ModelName("MODEL")),
+        keys.notified("NAME"),
         keys.LEADER,
         keys.CLUSTER,
         keys.member("ROLE", "NAME"),

@@ -12,10 +12,12 @@ from llmgw.admin.reading import Seen
 from llmgw.agent import meters as agent_meters
 from llmgw.agent.ports import DEFAULT_PORTS
 from llmgw.catalog.spec import RecoverySettings
+from llmgw.clock import SystemClock
 from llmgw.facts import Action, Failure, FailureKind, Level, Phase, RecoveryRecord, ReplicaFact
 from llmgw.gateway.meters import Meters
 from llmgw.gateway.openai import Code
 from llmgw.ids import Digest, EngineName, ModelName, NodeName, ProfileName, ReplicaId, Revision, SpecDigest
+from llmgw.notify.notifier import Notifier
 from llmgw.plan import ModelState, Reason
 from llmgw.reconcile.meters import Meters as Passes
 from llmgw.schedule import recovery
@@ -52,6 +54,7 @@ def scraped() -> list[Any]:
         *process(),
         *families(Seen(applied=applied)),
         *Passes().collect(),
+        *Notifier(store=MemoryStore(), clock=SystemClock(), record=lambda event: None).collect(),
         *meters.collect(connections=0, buffered=0),
         *agent_meters.collect([]),
     ]

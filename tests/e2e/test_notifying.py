@@ -1,0 +1,48 @@
+"""A daemon tells a forge and a webhook how commits fare."""
+
+from pathlib import Path
+
+from forges import Call, forge
+from harness import Daemon, Repo, cluster, command, serving
+
+TOKEN = "hunter2-token"
+
+
+def stated(calls: list[Call], commit: str) -> list[str]:
+    """The states that the forge was given for a commit, in order."""
+    return [call.json["state"] for call in calls if call.path == f"/api/v1/repos/team/catalog/statuses/{commit}"]
+
+
+def heard(calls: list[Call], commit: str) -> list[str]:
+    return [call.json["event"] for call in calls if call.path == "/hook" and call.json["revision"] == commit]
+
+
+def test_a_forge_is_told_of_each_commit_and_a_restart_repeats_nothing(tmp_path: Path) -> None:
+    repo = Repo(tmp_path / "catalog")
+    with forge() as server:
+        ci = {"name": "ci", "kind": "gitea", "url": server.url, "repository": "team/catalog"}
+        hook = {"name": "hook", "kind": "webhook", "url": f"{server.url}/hook"}
+        notify = [{**ci, "token": {"from_env": "FORGE_TOKEN"}}, hook]
+        first = repo.commit({"cluster.yaml": cluster(notify=notify), "a.yaml": command("a")})
+        with serving(repo.path, tmp_path / "daemon", env={"FORGE_TOKEN": TOKEN}) as daemon:
+            server.wait(lambda calls: stated(calls, first) == ["pending", "success"])
+            server.wait(lambda calls: heard(calls, first)[-1:] == ["ready"])
+
+            wrong = repo.commit({"a.yaml": command("a").replace("engine: command", "engine: comand")})
+            calls = server.wait(lambda calls: stated(calls, wrong) == ["failure"] and bool(heard(calls, wrong)))
+            (said,) = [call.json["description"] for call in calls if call.path.endswith(f"/statuses/{wrong}")]
+            assert said.startswith("a.yaml:6:13: $.profiles[0].engine: ")
+
+            begins_anew(daemon)
+            last = repo.commit({"a.yaml": command("a", tag="new")})
+            calls = server.wait(lambda calls: stated(calls, last)[-1:] == ["success"])
+            assert stated(calls, first) == ["pending", "success"]
+            assert stated(calls, wrong) == ["failure"]
+            assert TOKEN not in daemon.output.read_text()
+            assert 'llmgw_notifications_total{outcome="sent",target="ci"}' in daemon.admin("/metrics").text
+
+
+def begins_anew(daemon: Daemon) -> None:
+    daemon.kill()
+    daemon.start()
+    daemon.ready("a")
