@@ -1,6 +1,6 @@
 """Routes about weights on disk: what could go, removing it, and what is done with single entries."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from fastapi import APIRouter, Query, Request
@@ -85,9 +85,7 @@ def upkeep_routes(store: Store, clock: Clock, compare: Compare | None, *, patien
         if asked.action not in ACTIONS:
             raise HTTPException(400, f"no action {asked.action!r}: {', '.join(sorted(ACTIONS))}")
         seen = await reading.look(store)
-        found = list(_named(seen, asked))
-        if not found and asked.what:
-            raise NotThere(f"no cache entry is {quoted(', '.join(asked.what))}; `llmgw weights list` lists all")
+        found = _named(seen, asked)
         order = UpkeepOrder(
             action=UpkeepAction(asked.action), entries=(), at=clock.now().wall, by=asked.by.strip()[:200] or "someone"
         )
@@ -183,16 +181,35 @@ def _state(fact: WeightsFact) -> str:
     return "complete" if fact.complete else "incomplete"
 
 
-def _named(seen: Seen, asked: UpkeepRequest) -> Iterator[tuple[NodeName, WeightsFact]]:
+def _named(seen: Seen, asked: UpkeepRequest) -> list[tuple[NodeName, WeightsFact]]:
+    """What `asked.what` names, or all. Raises NotThere where one of them is nothing: then nothing is done."""
+    held = list(_within(seen, asked))
+    if not asked.what:
+        return held
+    named = {what: _of(seen, what, held) for what in asked.what}
+    if lacking := [what for what, entries in named.items() if not entries]:
+        told = quoted(", ".join(lacking))
+        raise NotThere(f"no cache entry is {told}, so nothing was done; `llmgw weights list` lists all")
+    chosen = set().union(*named.values())
+    return [(node, fact) for node, fact in held if fact.entry in chosen]
+
+
+def _within(seen: Seen, asked: UpkeepRequest) -> Iterator[tuple[NodeName, WeightsFact]]:
+    """The entries that `asked` may be about, by node."""
     node = None if asked.node is None else find_node(seen, asked.node)
-    models = [spec for spec in seen.models.values() if set(spec.names) & set(asked.what)]
-    sources = {*asked.what, *wanted_sources(seen, models)}
     for name in sorted(seen.reports):
         for fact in seen.reports[name].weights if node in (None, name) else ():
             if fact.entry is None or fact.unfinished or (fact.corrupt and asked.action == UpkeepAction.VERIFY):
                 continue
-            if not asked.what or fact.source in sources or any(_is_entry(fact.entry, each) for each in asked.what):
-                yield name, fact
+            yield name, fact
+
+
+def _of(seen: Seen, what: str, held: Iterable[tuple[NodeName, WeightsFact]]) -> set[str]:
+    """The entries among `held` that `what` means: a model, a source, or an entry."""
+    models = [spec for spec in seen.models.values() if what in spec.names]
+    sources = {what, *wanted_sources(seen, models)}
+    facts = (fact for _, fact in held)
+    return {fact.entry for fact in facts if fact.entry and (fact.source in sources or _is_entry(fact.entry, what))}
 
 
 def _is_entry(entry: str, asked: str) -> bool:

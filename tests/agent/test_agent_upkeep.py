@@ -449,6 +449,18 @@ async def test_a_pinned_entry_is_kept_until_it_is_unpinned(tmp_path: Path) -> No
         assert outcomes(await made.collect()) == {("n1", B): "removed"}
 
 
+async def test_where_one_of_several_is_not_there_it_is_told_and_none_is_touched(tmp_path: Path) -> None:
+    async with fleet(tmp_path, "n1") as made:
+        await made.catalog(model("a", A))
+        entry = made.nodes[0].put(B)
+        asked = {"action": "pin", "what": [B, "typo"]}
+        told = (await made.ask("POST", "weights", asked, status=404))["error"]["message"]
+        assert "no cache entry is 'typo', so nothing was done" in told
+        assert not (entry / "pinned").exists()
+        answer = await made.ask("POST", "weights", {"action": "pin", "what": [B, entry.name]})
+        assert [row["entry"] for row in answer["entries"]] == [entry.name]
+
+
 async def test_what_is_not_there_is_told(tmp_path: Path) -> None:
     async with fleet(tmp_path, "n1") as made:
         await made.catalog(model("a", A))
