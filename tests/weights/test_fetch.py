@@ -139,8 +139,9 @@ async def test_room_is_checked_before_the_first_byte(cache: Cache, root: Path, i
     with pytest.raises(WeightsUnavailable, match=r"needs 410.2 KiB at the peak .* is free in .* reserve of") as caught:
         await get(cache, reserve=free - 1000)
     assert "reserve.disk" in str(caught.value)
-    with pytest.raises(WeightsUnavailable, match="no room"):
+    with pytest.raises(WeightsUnavailable, match="no room") as caught:
         await get(cache, WeightsSpec(source=SOURCE), reserve=free + 10**9)
+    assert ": 0 B is free in" in str(caught.value), "a size that nobody told is not told of"
     assert index.downloads == 0
     assert names(root) == set()
 
