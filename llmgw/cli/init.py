@@ -3,6 +3,7 @@
 import os
 import shlex
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -34,7 +35,8 @@ def init(
     """Begin a catalog, or a repository to push one to.
 
     A directory gets a model to start from. With --bare, pushes are checked: invalid ones are refused with the reasons,
-    of valid ones the plan is shown, and the daemon of --state takes them in. Given again it renews the hooks.
+    of valid ones the plan is shown, and the daemon of --state takes them in. Given again it renews the hooks, and
+    keeps what --path and --state were.
 
     \b
     Example:
@@ -52,7 +54,9 @@ def init(
             print_line(line)
         return
     name = None if branch is None else read_ref(RefKind.BRANCH, branch).name
-    for line in begin_bare(root, name, read_inside(within or ""), state_root(state)):
+    earlier_state, earlier_path = _given_before(root)
+    below = earlier_path if within is None else read_inside(within)
+    for line in begin_bare(root, name, below, state_root(state if state is not None else earlier_state)):
         print_line(line)
 
 
@@ -115,11 +119,27 @@ def begin_bare(root: Path, branch: str | None, below: str, state: Path) -> list[
         raise TerminalError("this takes git, which is not installed") from error
     replaced = [_write_hook(root, hook, state, below) for hook in HOOKS]
     place, served = shlex.quote(str(root)), (root / "HEAD").read_text().strip().removeprefix("ref: refs/heads/")
+    up = f"llmgw up {place}" + (f" --path {shlex.quote(below)}" if below else "")
     return [
         f"{'made' if new else 'found'} the bare repository {root}, of which {served} is served",
         f"{'replaced' if any(replaced) else 'wrote'} its hooks {' and '.join(HOOKS)} (daemon: --state {state})",
-        f"next: `llmgw up {place}` here; in a checkout `git remote add llmgw {place}` and `git push llmgw {served}`",
+        f"next: `{up}` here; in a checkout `git remote add llmgw {place}` and `git push llmgw {served}`",
     ]
+
+
+def _given_before(root: Path) -> tuple[Path | None, str]:
+    """--state and --path as the hooks of an earlier `init --bare` have them: renewing hooks must not forget what is
+    served, or pushes would be checked against another directory."""
+    path = root / "hooks" / HOOKS[0]
+    if not _is_ours(path):
+        return None, ""
+    try:
+        words = shlex.split(path.read_text(encoding="utf-8").splitlines()[-1])
+    except (ValueError, IndexError):  # changed by hand beyond reading
+        return None, ""
+    options = dict(pairwise(words))
+    state = options.get("--state")
+    return None if state is None else Path(state), options.get("--below", "")
 
 
 def hook_text(hook: str, state: Path, below: str) -> str:

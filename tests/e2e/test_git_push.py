@@ -134,6 +134,22 @@ def test_a_directory_of_the_repository_may_be_what_is_served(tmp_path: Path) -> 
     assert "a.yaml:6:13: " in refused.value.stderr
 
 
+def test_a_second_init_keeps_which_directory_is_checked_and_which_daemon_is_told(tmp_path: Path) -> None:
+    bare = tmp_path / "x.git"
+    hook = bare / "hooks" / "pre-receive"
+    command = [sys.executable, "-m", "llmgw", "init", "--bare", str(bare)]
+    env = {name: value for name, value in os.environ.items() if name != "LLMGW_STATE"}
+    begin_bare(bare, "prod", "clusters/my home", tmp_path / "state")
+    before = hook.read_text()
+    again = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    assert hook.read_text() == before
+    assert "--path 'clusters/my home'" in again.stdout
+
+    subprocess.run([*command, "--path", ".", "--state", str(tmp_path / "other")], check=True, env=env)
+    assert "--below" not in hook.read_text()
+    assert str(tmp_path / "other") in hook.read_text()
+
+
 def test_a_second_init_brings_hooks_up_to_date_and_leaves_others_alone(tmp_path: Path) -> None:
     pushing = Pushing(tmp_path, tmp_path / "state")
     hook = pushing.bare / "hooks" / "pre-receive"
