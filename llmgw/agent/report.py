@@ -76,6 +76,7 @@ class Reporter:
         self.told = asyncio.Event()  #: a first report is in the store
         self._devices = Devices()
         self._last_look: tuple[DeviceFact, ...] = ()
+        self._marked_for: Digest | None = None  #: the catalog whose weights were last marked as wanted
 
     def changed(self) -> None:
         """Have a report written soon."""
@@ -120,10 +121,13 @@ class Reporter:
         for id, resident in sample.resident.items():
             if (replica := self._replicas.get(id)) is not None:
                 replica.sampled(resident, used_by(devices, resident.pids))
-        await asyncio.to_thread(
-            around.cache.mark_wanted, (*self._wanted.specs(), *self._in_use()), around.clock.now().wall
-        )
+        await self._mark(around)
         return sample, devices
+
+    async def _mark(self, around: Around) -> None:
+        self._marked_for = self._wanted.applied
+        specs = (*self._wanted.specs(), *self._in_use())
+        await asyncio.to_thread(around.cache.mark_wanted, specs, around.clock.now().wall)
 
     async def _look_at_devices(self, around: Around, resident: Mapping[ReplicaId, Resident]) -> tuple[DeviceFact, ...]:
         found = self._last_look = await self._devices.look(around.clock.now().mono)
@@ -145,6 +149,8 @@ class Reporter:
         self, around: Around, engines: Fingerprints, sample: Sample, devices: tuple[DeviceFact, ...]
     ) -> None:
         in_use, catalog = self._in_use(), self._wanted.applied
+        if catalog != self._marked_for:  # what it wants no more was wanted until now
+            await self._mark(around)
         weights = await asyncio.to_thread(around.cache.facts, (*self._wanted.specs(), *in_use))
         used = WantedSources(canonical(spec.source) for spec in in_use)
         report = NodeReport(

@@ -40,7 +40,7 @@ KEPT_MANIFESTS: Final = 2000
 """Manifests in memory, at most: beyond, they are read again whenever they are looked at."""
 
 STAMP_EVERY: Final = 60.0
-"""Seconds between two durable stamps of one entry: `min_age` is hours."""
+"""Seconds between two durable stamps of one entry while it is wanted; one more is made when it no longer is."""
 
 _NOTHING: Final = frozenset({"lost+found"})
 """Found in a directory that is empty all the same: the root of a fresh file system."""
@@ -88,6 +88,7 @@ class Cache:
         self._limited = False
         self._manifests: dict[str, tuple[_Stamp, Manifest]] = {}
         self._stamped: dict[str, Wall] = {}
+        self._marked: frozenset[str] = frozenset()  #: entries that were wanted when that was last told
         self._survey = Survey(lambda name: self._entry_fact(name, self._clock.now().wall))
         self._sources_of: dict[str, str] = {}  #: of entries that were looked at: a name has one for ever
         self.unlisted = 0  #: entries that the last facts left out
@@ -255,18 +256,25 @@ class Cache:
         return (*told, *here)
 
     def mark_wanted(self, specs: Iterable[WeightsSpec], now: Wall) -> None:
-        """Stamp the entries of `specs` as wanted at `now`, at most once a minute each. Survives restarts."""
-        for spec in specs:
-            if naming.is_local(spec.source) or (found := self._entry_of(spec)) is None:
-                continue
-            name, _ = found
-            if 0 <= now - self._stamped.get(name, Wall(0)) < STAMP_EVERY:
-                continue
-            try:
-                manifest.stamp_wanted(self.root / name, now)
-            except OSError as error:  # a read-only or full cache still serves
-                log.warning("last_wanted_not_stamped", entry=name, error=str(error))
-            self._stamped[name] = now
+        """Stamp the entries of `specs` as wanted at `now`, at most once a minute each, and those that were wanted until
+        now once more, so that their age counts from here. Survives restarts."""
+        entries = (self._entry_of(spec) for spec in specs if not naming.is_local(spec.source))
+        marked = frozenset(found[0] for found in entries if found is not None)
+        for name in sorted(marked):
+            if not 0 <= now - self._stamped.get(name, Wall(0)) < STAMP_EVERY:
+                self._stamp(name, now)
+        for name in sorted(self._marked - marked):
+            if self._manifest(name) is not None:  # it was not removed meanwhile
+                self._stamp(name, now)
+                self.look_again(name)
+        self._marked = marked
+
+    def _stamp(self, name: str, now: Wall) -> None:
+        try:
+            manifest.stamp_wanted(self.root / name, now)
+        except OSError as error:  # a read-only or full cache still serves
+            log.warning("last_wanted_not_stamped", entry=name, error=str(error))
+        self._stamped[name] = now
 
     # -- entries
 

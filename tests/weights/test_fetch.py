@@ -284,6 +284,20 @@ async def test_last_wanted_survives_a_restart_and_is_stamped_at_most_once_a_minu
     assert wanted(again) == wanted(cache) == clock.wall - 1000 + 161
 
 
+async def test_an_entry_that_stops_being_wanted_is_stamped_at_that_moment_and_only_once(
+    cache: Cache, clock, tiny: Path
+) -> None:
+    stamp = (await get(cache)).parents[1] / "last_wanted"
+    start = clock.wall
+    cache.mark_wanted([SPEC], Wall(start))
+    clock.wall += 50
+    cache.mark_wanted([], Wall(clock.wall))
+    assert float(stamp.read_text()) == cache.facts([])[0].last_wanted == start + 50
+    clock.wall += 500
+    cache.mark_wanted([], Wall(clock.wall))
+    assert float(stamp.read_text()) == start + 50
+
+
 async def test_another_daemons_stamp_is_seen(cache: Cache, root: Path, clock, tiny: Path) -> None:
     await get(cache)
     assert cache.facts([])[0].last_wanted == clock.wall
