@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import structlog
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -28,8 +29,11 @@ from llmgw.units import Seconds, Wall
 
 log = structlog.get_logger("llmgw.notify")
 
-RETRY = Seconds(2)
+RETRY: Final = Seconds(2)
 """Until the store is asked again that did not answer."""
+
+FAULT: Final = Seconds(60)
+"""Until what failed by a fault of ours is tried again."""
 
 
 class Notifier:
@@ -93,6 +97,9 @@ class Notifier:
             except LlmgwError as error:  # the store is away, or holds what is not to be read: passes go on all the same
                 log.warning("notifications_wait", error=str(error))
                 wait = RETRY
+            except Exception:  # nobody's models are to go without a controller for a fault in telling of them
+                log.exception("notifications_failed")
+                wait = FAULT
 
     async def _look(self, tasks: Tasks) -> Seconds | None:
         """Put out what is news. The seconds until something may be though nothing changes."""

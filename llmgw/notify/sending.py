@@ -21,6 +21,8 @@ from llmgw.units import Seconds, Wall
 TIMEOUT: Final = Seconds(30)
 """For one attempt in all: a server that sends a byte every now and then must not have us for ever."""
 
+CONNECT_TIMEOUT: Final = Seconds(10)
+
 LONGEST_ASKED: Final = Seconds(3600)
 """The longest wait that a server is granted: GitHub's limits are of an hour."""
 
@@ -126,10 +128,13 @@ def read_answer(kind: NotifyKind, status: int, headers: Mapping[str, str], now: 
 
 
 def read_wait(headers: Mapping[str, str], now: Wall) -> Seconds | None:
-    """`Retry-After`: seconds, or a date."""
+    """`Retry-After`: seconds, or a date. GitHub tells instead when a limit that is used up begins anew."""
     text = headers.get("retry-after", "").strip()
     if text.isascii() and text.isdecimal() and len(text) < 10:
         return Seconds(min(int(text), LONGEST_ASKED))
+    reset = headers.get("x-ratelimit-reset", "")
+    if not text and headers.get("x-ratelimit-remaining") == "0" and reset.isascii() and reset.isdecimal():
+        return Seconds(min(max(0.0, float(reset) - now), LONGEST_ASKED))
     try:
         date = parsedate_to_datetime(text)
     except ValueError:
@@ -140,7 +145,7 @@ def read_wait(headers: Mapping[str, str], now: Wall) -> Seconds | None:
 
 async def _beginning(reply: httpx.Response) -> bytes:
     found = b""
-    async for part in reply.aiter_bytes():
+    async for part in reply.aiter_raw():  # nothing is unpacked: a little may be packed that is a lot
         found += part
         if len(found) >= _MOST_READ:
             break
@@ -154,7 +159,8 @@ def _client(url: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(
         verify=verify,
         trust_env=not is_loopback(url),
-        headers={"User-Agent": f"llmgw/{__version__}"},
+        headers={"User-Agent": f"llmgw/{__version__}", "Accept-Encoding": "identity"},
+        timeout=httpx.Timeout(TIMEOUT, connect=CONNECT_TIMEOUT),
         follow_redirects=False,
         limits=httpx.Limits(max_keepalive_connections=0),
     )

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+import structlog
+
 from llmgw.catalog.spec import NotifySpec
 from llmgw.clock import Clock
 from llmgw.ids import Revision
@@ -14,6 +16,8 @@ from llmgw.notify.occasions import Finding
 from llmgw.notify.requests import Request
 from llmgw.notify.sending import Refused, Retry, Sender, Sent
 from llmgw.units import Seconds
+
+log = structlog.get_logger("llmgw.notify")
 
 MOST_WAITING: Final = 16
 """Revisions that wait to be told of; beyond that the oldest is dropped."""
@@ -117,7 +121,12 @@ class Target:
         """Until cancelled."""
         try:
             while True:
-                await self._deliver(await self._outbox.take())
+                notice = await self._outbox.take()
+                try:
+                    await self._deliver(notice)
+                except Exception as error:  # a proxy's setting that is none, or a fault of ours: nothing ends for it
+                    log.exception("notification_failed", target=self.spec.name)
+                    self._give_up(notice, "notification given up", f"{type(error).__name__}; the log has more")
         finally:
             await self._sender.close()
 
@@ -129,8 +138,8 @@ class Target:
             match answer:
                 case Sent():
                     self._complained = None
-                    self._count(self.spec.name, Outcome.SENT)
                     await self._told(self.spec, notice.finding)
+                    self._count(self.spec.name, Outcome.SENT)
                     return
                 case Refused(why):
                     self._give_up(notice, "notification refused", why)

@@ -1,9 +1,10 @@
 """A daemon tells a forge and a webhook how commits fare."""
 
+import re
 from pathlib import Path
 
 from forges import Call, forge
-from harness import Daemon, Repo, cluster, command, serving
+from harness import Daemon, Repo, cluster, command, eventually, serving
 
 TOKEN = "hunter2-token"
 
@@ -33,13 +34,25 @@ def test_a_forge_is_told_of_each_commit_and_a_restart_repeats_nothing(tmp_path: 
             (said,) = [call.json["description"] for call in calls if call.path.endswith(f"/statuses/{wrong}")]
             assert said.startswith("a.yaml:6:13: $.profiles[0].engine: ")
 
+            # A daemon that is killed before it noted an answer tells it again.
+            eventually(lambda: sent(daemon, "ci") + sent(daemon, "hook") == len(server.calls), what="answers noted")
             begins_anew(daemon)
             last = repo.commit({"a.yaml": command("a", tag="new")})
             calls = server.wait(lambda calls: stated(calls, last)[-1:] == ["success"])
             assert stated(calls, first) == ["pending", "success"]
             assert stated(calls, wrong) == ["failure"]
-            assert TOKEN not in daemon.output.read_text()
-            assert 'llmgw_notifications_total{outcome="sent",target="ci"}' in daemon.admin("/metrics").text
+            assert heard(calls, wrong) == ["invalid"]
+            logged = daemon.output.read_text()
+            assert TOKEN not in logged
+            assert f"{server.url}/hook" not in logged, "the address of a webhook may be all that keeps strangers out"
+            assert sent(daemon, "ci") in (1, 2), "pending was replaced by success, or was not"
+
+
+def sent(daemon: Daemon, target: str) -> int:
+    found = re.search(
+        rf'llmgw_notifications_total{{outcome="sent",target="{target}"}} (\d+)', daemon.admin("/metrics").text
+    )
+    return int(found.group(1)) if found else 0
 
 
 def begins_anew(daemon: Daemon) -> None:

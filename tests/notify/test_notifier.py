@@ -11,6 +11,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+import structlog.testing
 from forges import Answer, Forge
 
 from llmgw.catalog.spec import NotifyKind, NotifySpec, Occasion, SecretRef
@@ -18,7 +19,9 @@ from llmgw.clock import SystemClock
 from llmgw.facts import Event
 from llmgw.ids import Digest, ModelName, Revision
 from llmgw.notify.notifier import Notifier
-from llmgw.notify.sending import Sender
+from llmgw.notify.requests import Request
+from llmgw.notify.sending import LONGEST_ASKED, Sender, read_wait
+from llmgw.notify.sending import Answer as Outcome
 from llmgw.notify.targets import Pace
 from llmgw.plan import ModelState, ModelStatus
 from llmgw.store import keys
@@ -51,7 +54,14 @@ def target(server: Forge, kind: str = "github", name: str = "ci", **more: Any) -
 class World:
     """A store with a catalog in force, and what the notifier does about it."""
 
-    def __init__(self, store: MemoryStore, *, timeout: float = 5.0, pace: Pace = QUICK) -> None:
+    def __init__(
+        self,
+        store: MemoryStore,
+        *,
+        timeout: float = 5.0,
+        pace: Pace = QUICK,
+        sender: Callable[[NotifySpec], Sender] | None = None,
+    ) -> None:
         self.store = store
         self.events: list[Event] = []
         self.notifier = Notifier(
@@ -59,7 +69,7 @@ class World:
             clock=SystemClock(),
             record=self.events.append,
             pace=pace,
-            sender=lambda spec: Sender(spec, timeout=Seconds(timeout)),
+            sender=sender or (lambda spec: Sender(spec, timeout=Seconds(timeout))),
         )
 
     async def tell(self, *specs: NotifySpec, cluster: str = "default") -> None:
@@ -241,6 +251,45 @@ async def test_a_server_that_answers_too_late_is_given_up_after_a_while(server: 
     world = await in_world(do, timeout=0.1)
     assert len(server.calls) >= 2
     assert [event.reason for event in world.events] == ["notification given up"]
+
+
+def test_when_to_come_again_is_said_in_seconds_or_as_a_date_or_by_when_a_limit_begins_anew() -> None:
+    now = Wall(1_700_000_000.0)  # Tue, 14 Nov 2023 22:13:20 GMT
+    assert read_wait({"retry-after": "7"}, now) == Seconds(7)
+    assert read_wait({"retry-after": "Tue, 14 Nov 2023 22:13:50 GMT"}, now) == Seconds(30)
+    assert read_wait({"retry-after": "Tue, 14 Nov 2023 22:00:00 GMT"}, now) == Seconds(0)
+    assert read_wait({"x-ratelimit-remaining": "0", "x-ratelimit-reset": "1700000060"}, now) == Seconds(60)
+    assert read_wait({"x-ratelimit-remaining": "9", "x-ratelimit-reset": "1700000060"}, now) is None
+    assert read_wait({"retry-after": "99999999"}, now) == LONGEST_ASKED
+    assert read_wait({"retry-after": "soon"}, now) is None
+    assert read_wait({}, now) is None
+
+
+async def test_a_fault_in_sending_ends_nothing(server: Forge) -> None:
+    class Faulty(Sender):
+        async def send(self, made: Request, now: Wall) -> Outcome:
+            raise ValueError(made.url)
+
+    world = World(MemoryStore(), sender=Faulty)
+    async with running(world):
+        await world.tell(target(server))
+        await world.is_now(COMMIT)
+        await world.counted("given_up")
+        await world.is_now(NEXT)
+        await world.counted("given_up", 2)
+    (event,) = world.events
+    assert event.message == f"applied of {COMMIT[:12]}: ValueError; the log has more"
+
+
+async def test_a_store_that_cannot_be_read_for_a_while_is_read_again(server: Forge) -> None:
+    world = World(MemoryStore())
+    with structlog.testing.capture_logs() as logged:
+        async with running(world):
+            await world.store.put(keys.APPLIED, b"{")
+            await until(lambda: any(line["event"] == "notifications_wait" for line in logged))
+            await world.tell(target(server))
+            await world.is_now(COMMIT)
+            await world.counted("sent")
 
 
 async def test_a_redirect_is_not_followed_and_takes_no_token_along(server: Forge) -> None:
