@@ -147,7 +147,7 @@ def _files(seen: Seen, profile: ProfileSpec) -> Iterator[FileRow]:
             source=wanted.source,
             node=node,
             here=fact is not None,
-            size=wanted.size if fact is None else fact.size,
+            size=wanted.expected if fact is None else fact.size,
             licence=fact.licence if fact else None,
         )
 

@@ -9,8 +9,8 @@ from llmgw.admin.shapes import VERSION, CordonRow, EventRow, ModelRow, ReplicaRo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRow:
-    """A file that the model's profile wants. `here`: it is on the node, and `size` its own; else `size` is the declared
-    one, null where none was."""
+    """A file that the model's profile wants. `here`: it is on the node, and `size` its own; else `size` is what its
+    source told, or the catalog declares, null where nobody does."""
 
     role: str
     source: str

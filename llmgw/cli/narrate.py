@@ -175,7 +175,9 @@ def _gist(text: str) -> str:
 
 
 def _retry(status: ModelStatus, now: float) -> str:
-    return "" if status.retry_at is None else f"; next try in {format_seconds(max(0.0, status.retry_at - now))}"
+    if status.retry_at is None or status.retry_at <= now:
+        return ""
+    return f"; next try in {format_seconds(status.retry_at - now)}"
 
 
 def _replica(seen: Seen, name: ModelName) -> ReplicaFact | None:

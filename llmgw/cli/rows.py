@@ -45,11 +45,12 @@ def model_cells(row: ModelRow, now: float) -> tuple[str, ...]:
 
 
 def model_reason(row: ModelRow, now: float) -> str:
-    """The reason, with how far a fetch is and when the next try comes."""
+    """The reason, with how far a fetch is and when the next try comes: one that is due already waits for what the
+    reason names."""
     word = f"suspended by {row.suspension.by}" if row.suspension is not None else ""
     parts = [word, row.reason, _progress(row.progress)]
-    if row.retry_at is not None and row.state not in _NOT_TRIED:
-        parts.append(f"next try in {format_seconds(max(0.0, row.retry_at - now))}")
+    if row.retry_at is not None and row.retry_at > now and row.state not in _NOT_TRIED:
+        parts.append(f"next try in {format_seconds(row.retry_at - now)}")
     return "; ".join(filter(None, parts))
 
 

@@ -280,8 +280,8 @@ def _holder(row: HolderRow) -> str:
 
 def _file(file: FileRow) -> str:
     if not file.here:
-        declared = f"; declared as {size(file.size)}" if file.size is not None else "; its size is not known yet"
-        return f"{file.source}: on no node yet{declared}"
+        large = f"{size(file.size)} to fetch" if file.size is not None else "its size is not known yet"
+        return f"{file.source}: on no node yet; {large}"
     licence = f"licence {file.licence}" if file.licence else "licence not stated by its source"
     return f"{file.source}: on {file.node}, {size(file.size)}, {licence}"
 
@@ -299,7 +299,9 @@ def _failure(row: FailureRow, now: float, *, running: bool) -> Iterator[str]:
         yield _row("", f"{step}{level}: not tried again before something changes")
     elif running and row.retry_at <= now:
         yield _row("", f"{step}{level}, and tried again since: forgotten when it stays up")
+    elif row.retry_at <= now:
+        yield _row("", f"{step}{level}: tried again as soon as nothing else stands against it")
     else:
-        wait = format_seconds(max(0.0, row.retry_at - now))
+        wait = format_seconds(row.retry_at - now)
         given_up = "given up, but for one try" if row.quarantined else f"{step}{level}: next try"
         yield _row("", f"{given_up} in {wait}")

@@ -20,6 +20,7 @@ from llmgw.catalog.spec import (
     NodeSpec,
     ScalingSettings,
     ScalingSpec,
+    WeightsSpec,
     Window,
     spec_digest,
 )
@@ -106,6 +107,15 @@ async def test_the_story_of_a_model_whose_weights_are_there_has_their_licence(ap
         "role": "weights", "source": seed.SMOL_SOURCE, "node": "gpu-1", "here": True, "size": 93 * MIB,
         "licence": "Apache-2.0",
     }  # fmt: skip
+
+
+async def test_the_story_of_a_model_whose_weights_are_nowhere_has_the_size_that_their_source_told(api: Api) -> None:
+    wanted = WeightsSpec(source="https://models.example.org/a.gguf", found=Bytes(95 * MIB))
+    profile = replace(seed.profile(), weights=wanted)
+    await api.seeds.store.delete(keys.assignment(seed.NODE, ReplicaId("r2")))
+    await api.seeds.catalog(replace(seed.model(seed.SMOL), profiles=(profile,)))
+    (file,) = (await api.explain("smol"))["files"]
+    assert (file["here"], file["size"]) == (False, 95 * MIB)
 
 
 async def test_the_story_of_a_model_that_finds_no_room_names_who_has_it(api: Api) -> None:

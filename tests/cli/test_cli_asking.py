@@ -190,6 +190,17 @@ def test_a_stopped_model_announces_no_next_try() -> None:
     assert model_reason(row, 0.0) == "stopped"
 
 
+def test_a_try_that_is_due_already_is_not_told_as_the_next_one() -> None:
+    due = 4.0
+    row = ModelRow(
+        name="a", aliases=(), description="", priority=0, pinned=False, state="unschedulable", reason="disk",
+        wanted=1, engine="cpu", profile=None, replica=None, since=None, attempts=2, retry_at=due, progress=None,
+        revision=None,
+    )  # fmt: skip
+    assert model_reason(row, due - 4) == "disk; next try in 4.0s"
+    assert model_reason(row, due) == "disk"
+
+
 def test_stop_and_start_say_what_they_did(ask: Any) -> None:
     assert "stopped: engines are ending" in ask("stop").out
     assert "already stopped" in ask("stop").out

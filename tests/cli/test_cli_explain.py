@@ -90,7 +90,7 @@ def test_refusals_files_and_failures_are_told_with_their_figures(ask: Any) -> No
     assert "box          refused: host memory (needs 9.0 GiB, has 2.0 GiB): budget 10.0 GiB" in text
     assert "engines hold 8.0 GiB of the budget of 10.0 GiB" in text
     assert "8.0 GiB by big (ready, priority 9, pinned)" in text
-    assert "weights      pypi://a==1/a: on no node yet; declared as 93.0 MiB" in text
+    assert "weights      pypi://a==1/a: on no node yet; 93.0 MiB to fetch" in text
     assert "draft        file:///d: on box, 5.0 MiB, licence MIT" in text
     assert "failed 2 times in a row on box, last 1m ago (oom)" in text
     assert "next try in 5.0s" in text
