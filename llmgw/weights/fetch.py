@@ -288,8 +288,8 @@ def check_sha256(spec: WeightsSpec, found: str) -> None:
     """Raises WeightsRefused."""
     if spec.sha256 is not None and spec.sha256.lower() != found:
         raise WeightsRefused(
-            f"{spec.source} has sha256 {found}, the catalog declares {spec.sha256}: the file is not the one meant, or "
-            "the catalog is wrong; correct `sha256` if you trust the file"
+            f"{spec.source} has sha256 {found}, {spec.sha256} is declared: the file is not the one meant, or the "
+            "checksum (`sha256`, or --checksum) is wrong: correct it if you trust the file"
         )
 
 

@@ -113,7 +113,7 @@ def _choice(spec: WeightsSpec, source: HubSource, repository: Repository) -> Cho
     (file,) = found.files
     if file.sha256 not in (None, declared):
         raise WeightsRefused(
-            f"{spec.source} has sha256 {file.sha256}, the catalog declares {declared}: correct `sha256`, or name "
-            "the revision that is meant"
+            f"{spec.source} has sha256 {file.sha256}, {declared} is declared: correct `sha256` (or --checksum), or "
+            "name the revision that is meant"
         )
     return replace(found, files=(replace(file, sha256=declared),))

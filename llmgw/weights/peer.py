@@ -190,7 +190,7 @@ def check(manifest: Manifest, spec: WeightsSpec, known: Mapping[str, str]) -> No
     if (why := manifest.trouble()) is not None:
         raise Lied(f"its manifest {why}")
     if spec.sha256 is not None and manifest.files[0].sha256 != spec.sha256.lower():
-        raise Lied(f"its file has sha256 {manifest.files[0].sha256}, the catalog declares {spec.sha256}")
+        raise Lied(f"its file has sha256 {manifest.files[0].sha256}, {spec.sha256} is declared")
     theirs = {file.path.removeprefix(f"{FILES}/"): file.sha256 for file in manifest.files}
     for path, sha256 in known.items():
         if theirs.get(path) != sha256.lower():

@@ -203,7 +203,7 @@ async def test_a_declared_checksum_is_verified_once_until_the_file_changes(cache
     assert cache.locate(spec) == path
     path.write_bytes(b"changed")
     assert cache.locate(spec) is None
-    with pytest.raises(WeightsRefused, match="the catalog declares"):
+    with pytest.raises(WeightsRefused, match="is declared"):
         await get(cache, spec)
 
 

@@ -109,7 +109,7 @@ async def test_without_a_declared_size_progress_has_no_total_until_the_end(cache
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        (WeightsSpec(source=SOURCE, sha256="0" * 64), "the catalog declares 0000"),
+        (WeightsSpec(source=SOURCE, sha256="0" * 64), r"0000 is declared: .*--checksum"),
         (WeightsSpec(source=SOURCE, size=Bytes(5 * len(CONTENT))), r"is 205.1 KiB .* the catalog declares 1.0 MiB"),
         (WeightsSpec(source="pypi://tiny-model==1.0/tiny/modle.bin"), "it has tiny/model.bin"),
         (WeightsSpec(source="pypi://tiny-model==1.0/link"), "no plain file"),

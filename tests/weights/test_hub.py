@@ -229,7 +229,7 @@ async def test_bytes_that_are_not_what_the_hub_tells_of_are_not_taken(hub: Hub, 
 
 async def test_a_declared_checksum_is_compared_before_the_first_byte(hub: Hub, cache: Cache) -> None:
     hub.repo("org/m").commit({"m.gguf": LARGE, "x": SMALL})
-    with pytest.raises(WeightsRefused, match=r"the catalog declares 0000"):
+    with pytest.raises(WeightsRefused, match=r"0000 is declared"):
         await get(cache, spec_of(hub, "hf://org/m/m.gguf", sha256="0" * 64))
     assert hub.cdn.asked == []
     good = hashlib.sha256(SMALL).hexdigest()
