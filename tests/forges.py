@@ -1,12 +1,14 @@
 """A web server on loopback that stands for a forge or a webhook, and behaves as well or as badly as a test wants."""
 
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -48,7 +50,8 @@ class Forge:
 
 
 @contextmanager
-def forge() -> Iterator[Forge]:
+def forge(certificate: Path | None = None) -> Iterator[Forge]:
+    """`certificate`: a file with its key; then the connections are encrypted."""
     it = Forge()
 
     class Handler(BaseHTTPRequestHandler):
@@ -70,10 +73,19 @@ def forge() -> Iterator[Forge]:
         def log_message(self, *_: object) -> None:
             """Quiet."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, *_: object) -> None:
+            """Who refuses the certificate goes away in the middle."""
+
+    server = Server(("127.0.0.1", 0), Handler)
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        # The handshake is for the request's own thread: one that fails must not end the server.
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
-    it.url = f"http://127.0.0.1:{server.server_address[1]}"
+    it.url = f"{'http' if certificate is None else 'https'}://127.0.0.1:{server.server_address[1]}"
     try:
         yield it
     finally:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import structlog
@@ -20,7 +20,7 @@ from llmgw.notify.sending import Sender
 from llmgw.notify.targets import Notice, Outcome, Pace, Target
 from llmgw.plan import ModelStatus
 from llmgw.store import keys
-from llmgw.store.api import Store
+from llmgw.store.api import Entry, Store
 from llmgw.store.codec import decode, encode
 from llmgw.store.follow import follow, listed
 from llmgw.store.values import Applied, CatalogStatus, Notified
@@ -132,7 +132,8 @@ class Notifier:
 
     async def _models(self) -> list[ModelStatus]:
         entries = (await self._store.list(keys.EXPLAIN)).entries
-        return [decode(entry.value, ModelStatus, where=entry.key) for entry in entries]
+        # Ten thousand take a tenth of a second, in which requests and passes go on.
+        return await asyncio.to_thread(_decoded, entries)
 
     async def _have_targets(self, specs: tuple[NotifySpec, ...], tasks: Tasks) -> None:
         """Those of the catalog in force, each with a task of its own: a slow one holds up nobody else."""
@@ -190,6 +191,10 @@ class Notifier:
     def _tell(self, target: str, reason: str, message: str) -> None:
         at = self._clock.now().wall
         self._record(Event(at=at, subject=f"notify/{target}", reason=reason, message=message))
+
+
+def _decoded(entries: Sequence[Entry]) -> list[ModelStatus]:
+    return [decode(entry.value, ModelStatus, where=entry.key) for entry in entries]
 
 
 def _place(spec: NotifySpec) -> str:

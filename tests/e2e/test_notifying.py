@@ -3,6 +3,9 @@
 import re
 from pathlib import Path
 
+import pytest
+from etcds import Etcd
+from fleet import Process, running
 from forges import Call, forge
 from harness import Daemon, Repo, cluster, command, eventually, serving
 
@@ -48,10 +51,9 @@ def test_a_forge_is_told_of_each_commit_and_a_restart_repeats_nothing(tmp_path: 
             assert sent(daemon, "ci") in (1, 2), "pending was replaced by success, or was not"
 
 
-def sent(daemon: Daemon, target: str) -> int:
-    found = re.search(
-        rf'llmgw_notifications_total{{outcome="sent",target="{target}"}} (\d+)', daemon.admin("/metrics").text
-    )
+def sent(daemon: Daemon | Process, target: str) -> int:
+    metrics = daemon.get("/metrics") if isinstance(daemon, Process) else daemon.admin("/metrics")
+    found = re.search(rf'llmgw_notifications_total{{outcome="sent",target="{target}"}} (\d+)', metrics.text)
     return int(found.group(1)) if found else 0
 
 
@@ -59,3 +61,27 @@ def begins_anew(daemon: Daemon) -> None:
     daemon.kill()
     daemon.start()
     daemon.ready("a")
+
+
+def leads(controller: Process) -> bool:
+    return [row["name"] for row in controller.seen("status")["members"] if row["state"] == "leads"] == [controller.name]
+
+
+@pytest.mark.slow
+def test_in_a_fleet_the_leader_tells_and_the_next_one_repeats_nothing(tmp_path: Path, etcd: Etcd) -> None:
+    repo = Repo(tmp_path / "catalog")
+    with forge() as server:
+        ci = {"name": "ci", "kind": "gitea", "url": server.url, "repository": "team/catalog"}
+        notify = [{**ci, "token": {"from_env": "FORGE_TOKEN"}}]
+        first = repo.commit({"c.yaml": cluster(notify=notify)})
+        with running(tmp_path / "fleet", repo.path, etcd, env={"FORGE_TOKEN": TOKEN}) as fleet:
+            one, other = fleet.controller("c1"), fleet.controller("c2")
+            server.wait(lambda calls: stated(calls, first)[-1:] == ["success"])
+            eventually(lambda: sent(one, "ci") == len(server.calls), what="the answer noted")
+            assert sent(other, "ci") == 0
+            told = stated(server.calls, first)
+            one.kill()
+            eventually(lambda: leads(other), within=40, what="another leader")
+            second = repo.commit({"c.yaml": cluster(notify=notify, protect=True)})
+            calls = server.wait(lambda calls: stated(calls, second)[-1:] == ["success"])
+            assert stated(calls, first) == told

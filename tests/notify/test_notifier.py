@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 import structlog.testing
-from forges import Answer, Forge
+from forges import Answer, Forge, forge
 
 from llmgw.catalog.spec import NotifyKind, NotifySpec, Occasion, SecretRef
 from llmgw.clock import SystemClock
@@ -33,6 +33,7 @@ from llmgw.units import Seconds, Wall
 TOKEN, SECRET = "hunter2-token", "hunter2-secret"
 COMMIT, NEXT = "a" * 40, "b" * 40
 QUICK = Pace(first=Seconds(0.01), longest=Seconds(0.05), give_up=Seconds(0.3))
+CERTIFICATE = Path(__file__).parents[1] / "weights" / "loopback.cert"
 SCHEMA = Path(__file__).parents[2] / "schemas" / "output" / "notification.v1.schema.json"
 
 pytestmark = pytest.mark.usefixtures("secrets")
@@ -290,6 +291,28 @@ async def test_a_store_that_cannot_be_read_for_a_while_is_read_again(server: For
             await world.tell(target(server))
             await world.is_now(COMMIT)
             await world.counted("sent")
+
+
+async def test_a_server_is_told_nothing_before_its_certificate_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with forge(CERTIFICATE) as server:
+
+        async def refused(world: World) -> None:
+            await world.tell(target(server))
+            await world.is_now(COMMIT, ready=True)
+            await world.counted("given_up")
+
+        world = await in_world(refused)
+        assert "CERTIFICATE_VERIFY_FAILED" in world.events[0].message
+        assert server.calls == []
+
+        async def believed(world: World) -> None:
+            await world.tell(target(server))
+            await world.is_now(COMMIT, ready=True)
+            await world.counted("sent")
+
+        monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+        await in_world(believed)
+        assert len(server.calls) == 1
 
 
 async def test_a_redirect_is_not_followed_and_takes_no_token_along(server: Forge) -> None:
