@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from llmgw.weights.exporting import Told
 
 TAR = ".tar"
+OTHERS = frozenset({".7z", ".bz2", ".gz", ".lz4", ".rar", ".tar", ".tbz2", ".tgz", ".txz", ".xz", ".zip", ".zst"})
+"""Of archives that llmgw does not write: nobody who writes one means a directory of that name."""
 
 CacheDir = Annotated[
     Path | None,
@@ -50,6 +52,7 @@ def export(
     from llmgw.weights.archive import ArchiveRefused
     from llmgw.weights.exporting import to_directory, to_tar
 
+    _check_suffix(to)
     logs.configure()
     opened = _open(state, cache)
     chosen = choose(opened, what or [], _models(state, catalog))
@@ -64,6 +67,14 @@ def export(
         raise ArchiveRefused(f"cannot write {error.filename or to}: {error.strerror or error}") from error
     rows = tuple(_row(packed, "there" if packed.entry in there else "exported") for packed in chosen)
     _answer("export", to, opened, rows, wants_json(output, as_json))
+
+
+def _check_suffix(to: Path) -> None:
+    from llmgw.errors import UsageError
+
+    if to.suffix != TAR and to.suffix.lower() in OTHERS and not to.is_dir():
+        name = to.with_suffix("") if to.suffixes[-2:-1] == [TAR] else to.with_suffix(TAR)
+        raise UsageError(f"an archive is a plain .tar, not {to.suffix} (weights hardly shrink): write --to {name}")
 
 
 def import_weights(

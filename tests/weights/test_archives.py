@@ -361,3 +361,13 @@ def test_the_commands_say_what_was_done(tmp_path: Path, site: Site, capsys: pyte
     assert (code, "exists" in err) == (1, True)
     code, _, err = run("weights", "import", tmp_path / "catalog", "--state", second)
     assert (code, "no export of llmgw" in err) == (1, True)
+
+
+@pytest.mark.parametrize(("name", "instead"), [("w.zip", "w.tar"), ("w.tar.gz", "w.tar"), ("w.TAR", "w.tar")])
+def test_no_directory_is_made_that_is_called_as_another_kind_of_archive(
+    name: str, instead: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="64"):
+        main(["weights", "export", "--to", str(tmp_path / name), "--state", str(tmp_path / "state")])
+    assert f"write --to {tmp_path / instead}" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
