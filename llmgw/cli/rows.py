@@ -48,7 +48,7 @@ def model_reason(row: ModelRow, now: float) -> str:
     """The reason, with how far a fetch is and when the next try comes: one that is due already waits for what the
     reason names."""
     word = f"suspended by {row.suspension.by}" if row.suspension is not None else ""
-    parts = [word, row.reason, _progress(row.progress)]
+    parts = [word, _with_progress(row.reason, row.progress)]
     if row.retry_at is not None and row.retry_at > now and row.state not in _NOT_TRIED:
         parts.append(f"next try in {format_seconds(row.retry_at - now)}")
     return "; ".join(filter(None, parts))
@@ -56,7 +56,7 @@ def model_reason(row: ModelRow, now: float) -> str:
 
 def replica_cells(row: ReplicaRow) -> tuple[str, ...]:
     busy = "" if row.running is None else f"{row.running}+{row.waiting or 0}"
-    reason = "; ".join(filter(None, (row.reason, _progress(row.progress))))
+    reason = _with_progress(row.reason, row.progress)
     pid = "" if row.pid is None else str(row.pid)
     counted = f"{size(row.footprint)} {row.footprint_source or ''}".strip()
     state = row.state if row.level == "full" else f"{row.state} ({row.level})"
@@ -152,6 +152,12 @@ def weights_cells(row: WeightsRow) -> tuple[str, ...]:
 def problem_line(row: ProblemRow) -> str:
     """`models.yaml:3:5: $.profiles[0].engine: no engine 'vlm'`"""
     return str(Problem(row.file, row.line, row.column, row.path, row.message))
+
+
+def _with_progress(reason: str, progress: ProgressRow | None) -> str:
+    """That it is fetching is said once."""
+    told = _progress(progress)
+    return told if told and reason == "fetching" else "; ".join(filter(None, (reason, told)))
 
 
 def _progress(progress: ProgressRow | None) -> str:

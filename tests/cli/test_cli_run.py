@@ -178,7 +178,7 @@ def test_while_a_request_is_held_it_is_said_what_for(cli: Any, daemon: Any, gate
     daemon.do(daemon.seeds.explain(seed.told(seed.SMOL, ModelState.LOADING, "fetching", progress=progress)))
     ran = cli("run", "smol", "late", "--state", daemon.state)
     assert (ran.code, ran.out) == (0, "Echo: late \n")
-    assert "smol is loading: fetching; fetching 10.0 MiB of 100.0 MiB (10 %) …" in ran.err
+    assert "smol is loading: fetching 10.0 MiB of 100.0 MiB (10 %) …" in ran.err
 
 
 class Terminal:
