@@ -39,9 +39,10 @@ _PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 class Cut(Exception):
     """The connection broke, stalled, or the server is busy: trying again may go on from here."""
 
-    def __init__(self, text: str, *, wait: float | None = None) -> None:
+    def __init__(self, text: str, *, wait: float | None = None, answered: bool = False) -> None:
         super().__init__(text)
         self.wait = wait  #: seconds that the server asks for
+        self.answered = answered  #: the server was reached, and said so itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +286,8 @@ def refusal(who: Who, reply: Reply) -> Exception:
     source, status = who.source, reply.status
     said = f"{status} {reply.raw.reason}".strip()
     if status in _PASSING:
-        return Cut(f"the server answers {said}", wait=_asked_wait(reply.header("Retry-After") or ""))
+        wait = _asked_wait(reply.header("Retry-After") or "")
+        return Cut(f"the server answers {said}", wait=wait, answered=True)
     if status == 401 or (status == 403 and who.token is None):
         advice = (
             "the token is not accepted: renew it"

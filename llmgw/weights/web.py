@@ -60,7 +60,7 @@ class Web(WeightSource):
         try:
             return Description(files=await in_thread(look, stopping=asker.stop))
         except Cut as cut:
-            raise WeightsUnavailable(f"cannot ask for {spec.source} ({cut}): {_NETWORK}") from cut
+            raise WeightsUnavailable(f"cannot ask for {spec.source} ({cut}): {_advice(cut)}") from cut
 
     async def fetch(self, spec: WeightsSpec, work: Work) -> Fetched:
         who = Who.of(spec)
@@ -110,6 +110,17 @@ async def bring(
 
 
 _NETWORK: Final = "check the network, and the proxy that http_proxy and https_proxy name"
+_SERVER: Final = "the trouble is the server's own, or that of a proxy before it: ask whoever runs it, if it lasts"
+
+
+def _advice(cut: Cut) -> str:
+    return _SERVER if cut.answered else _NETWORK
+
+
+def _amounts(done: int, total: int) -> str:
+    """Rounded, unless that makes two amounts one."""
+    told = (format_bytes(done), format_bytes(total))
+    return f"{done} of {total} bytes" if done != total and told[0] == told[1] else " of ".join(told)
 
 
 def urls(spec: WeightsSpec) -> list[str]:
@@ -256,11 +267,11 @@ class _Download:
                     raise Stopped from cut
 
     def _given_up(self, cut: Cut, done: int) -> str:
-        of = "" if self._total is None else f" of {format_bytes(self._total)}"
+        came = format_bytes(done) if self._total is None else _amounts(done, self._total)
         when = f"; the server asks to wait {cut.wait:.0f} s" if cut.wait is not None else ""
         return (
-            f"{self._who.source} stopped after {format_bytes(done)}{of} ({cut}{when}): it goes on from there at "
-            f"the next try; {_NETWORK}"
+            f"{self._who.source} stopped after {came} ({cut}{when}): it goes on from there at "
+            f"the next try; {_advice(cut)}"
         )
 
     def _attempt(self, out: Writing, stop: threading.Event) -> None:
@@ -278,7 +289,7 @@ class _Download:
         finally:
             reply.close()
         if self._total is not None and out.at != self._total:
-            raise Cut(f"the connection ended after {format_bytes(out.at)} of {format_bytes(self._total)}")
+            raise Cut("the connection ended early, or the server told a wrong length")
 
     def _judge(self, reply: Reply, out: Writing) -> None:
         """Whether the body of an answer is the file, or the rest of it. Raises Cut to ask anew."""
