@@ -118,27 +118,26 @@ class Mirroring:
 
     def _send(self, request: Request, opened: OpenFile, settings: WeightsSettings) -> Response:
         file = opened.file
-        asked = _RANGE.fullmatch(request.headers.get("range", "bytes=0-"))
-        start = int(asked[1]) if asked is not None else 0
+        asked = _RANGE.fullmatch(request.headers.get("range", ""))  # others are ignored (RFC 9110 §14.2)
+        start = int(asked[1]) if asked is not None else None
         changed = request.headers.get("if-match") not in (None, f'"{file.sha256}"')
-        if changed or start >= file.size:
+        if changed or (start is not None and start >= file.size):
             opened.close()
             return Response(status_code=412 if changed else 416)
         return _Sending(self, opened, start, settings.mirror_bandwidth)
 
 
 class _Sending(Response):
-    """The file from `start` on. Whoever stops reading is not waited for."""
+    """The file from `start` on, as a part; None: the whole. Whoever stops reading is not waited for."""
 
-    def __init__(self, mirroring: Mirroring, opened: OpenFile, start: int, bandwidth: Bytes | None) -> None:
-        size, sha256 = opened.file.size, opened.file.sha256
-        headers = {
-            "Content-Length": str(size - start),
-            "Content-Range": f"bytes {start}-{size - 1}/{size}",
-            "ETag": f'"{sha256}"',
-        }
-        super().__init__(None, 206, headers=headers, media_type="application/octet-stream")
-        self._mirroring, self._opened, self._start, self._bandwidth = mirroring, opened, start, bandwidth
+    def __init__(self, mirroring: Mirroring, opened: OpenFile, start: int | None, bandwidth: Bytes | None) -> None:
+        size, sha256, begin = opened.file.size, opened.file.sha256, start or 0
+        headers = {"Content-Length": str(size - begin), "ETag": f'"{sha256}"'}
+        if start is not None:
+            headers["Content-Range"] = f"bytes {start}-{size - 1}/{size}"
+        status = 200 if start is None else 206
+        super().__init__(None, status, headers=headers, media_type="application/octet-stream")
+        self._mirroring, self._opened, self._start, self._bandwidth = mirroring, opened, begin, bandwidth
         mirroring.sending += 1
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

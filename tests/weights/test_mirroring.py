@@ -588,6 +588,10 @@ async def test_a_part_is_sent_and_another_content_is_not(tmp_path: Path, site: S
         part = await ask(first, f"/mirror/{entry}/0", {"Range": f"bytes={MIB}-"})
         assert part.status_code == 206
         assert part.content == CONTENT[MIB:]
+        for other in ("bytes=5-9", "bytes=-5"):  # kinds of ranges that no node asks for
+            whole = await ask(first, f"/mirror/{entry}/0", {"Range": other})
+            assert (whole.status_code, whole.content) == (200, CONTENT)
+            assert "Content-Range" not in whole.headers
         assert (await ask(first, f"/mirror/{entry}/0", {"If-Match": '"x"'})).status_code == 412
         assert (await ask(first, f"/mirror/{entry}/0", {"Range": "bytes=99999999-"})).status_code == 416
 
