@@ -147,6 +147,9 @@ class _Directory:
                 ) from error
             with os.fdopen(fd, "rb") as file:
                 self.index = read_index(file.read(_LARGEST_INDEX + 1), path)
+        for packed in self.index.entries:  # nothing is written of a directory that lacks something
+            for number, _ in enumerate(packed.manifest.files):
+                self.open(packed, number).close()
 
     def open(self, packed: Packed, number: int) -> IO[bytes]:
         file = packed.manifest.files[number]
@@ -158,11 +161,18 @@ class _Directory:
                 inside.enter_below(folder) as parent,
             ):
                 fd = parent.open_file(name)
+                size = os.fstat(fd).st_size
         except OSError as error:
             raise ArchiveRefused(
                 f"{self._path}: {packed.entry}/{file.path} is no plain file that can be read ({error.strerror}): copy "
                 "the directory again"
             ) from error
+        if size != file.size:
+            os.close(fd)
+            raise ArchiveRefused(
+                f"{self._path}: {packed.entry}/{file.path} has {size} bytes where its index names {file.size}: copy "
+                "the directory again"
+            )
         return os.fdopen(fd, "rb", buffering=0)
 
 

@@ -274,6 +274,29 @@ def test_links_in_a_directory_are_not_followed(cache: Cache, held: list[Packed],
     assert contents(other) == {}
 
 
+@pytest.mark.parametrize("harm", ["a link", "cut short", "gone"])
+def test_a_directory_is_looked_through_before_its_first_entry_is_taken(
+    cache: Cache, held: list[Packed], other: Cache, tmp_path: Path, harm: str
+) -> None:
+    stick = export(cache, held, tmp_path / "stick")
+    last = opened_index(stick)[-1]
+    file = stick / last.entry / last.manifest.files[-1].path
+    if harm == "cut short":
+        os.truncate(file, 5)
+    else:
+        file.unlink()
+    if harm == "a link":
+        file.symlink_to("/etc/passwd")
+    with pytest.raises(ArchiveRefused, match="copy the directory again"):
+        bring(stick, other)
+    assert contents(other) == {}
+
+
+def opened_index(stick: Path) -> tuple[Packed, ...]:
+    with opened(stick) as archive:
+        return archive.index.entries
+
+
 def test_a_header_of_impossible_size_is_not_read(other: Cache, tmp_path: Path) -> None:
     path = tmp_path / "w.tar"
     info = tarfile.TarInfo("x")
