@@ -8,13 +8,14 @@ from llmgw.admin.node_views import Resident
 from llmgw.admin.planning import rejection_row
 from llmgw.admin.reading import Seen
 from llmgw.admin.stories import HolderRow, PlaceDeviceRow, PlaceRow
-from llmgw.catalog.spec import Catalog, ClusterSpec, ModelSpec
+from llmgw.catalog.spec import Catalog, ClusterSpec, ModelSpec, ProfileSpec
 from llmgw.facts import NodeReport, Observed
 from llmgw.ids import Digest, ModelName, NodeName, Revision
 from llmgw.plan import ModelStatus, Rejection
 from llmgw.schedule import room
 from llmgw.schedule.filters import Filters
 from llmgw.units import Bytes
+from llmgw.weights.lookup import on_node
 
 
 def places(seen: Seen, spec: ModelSpec, told: ModelStatus | None) -> tuple[PlaceRow, ...]:
@@ -64,7 +65,13 @@ def _place(seen: Seen, spec: ModelSpec, report: NodeReport, told: ModelStatus | 
         cordon=node_views.cordon_row(seen.cordons.get(report.node)),
         refusals=refusals,
         devices=tuple(_devices(seen, report, here)),
+        holds_weights=any(_holds(report, profile) for profile in spec.profiles),
     )
+
+
+def _holds(report: NodeReport, profile: ProfileSpec) -> bool:
+    files = profile.roles.values()
+    return bool(files) and all(on_node(report.weights, file) is not None for file in files)
 
 
 def _devices(seen: Seen, report: NodeReport, here: Iterable[Resident]) -> Iterator[PlaceDeviceRow]:

@@ -56,7 +56,7 @@ class PlaceRow:
 
     `reason`, `need`, `have` and `detail` tell of a refusal, `refusals` of each profile's. `capacity`: host memory for
     engines; `budget`: what the catalog allows them, null for all of it; `held`: what engines hold now, the model's own
-    included; `holders`: who else does.
+    included; `holders`: who else does; `holds_weights`: every file of one of the model's profiles lies there.
     """
 
     node: str
@@ -73,6 +73,7 @@ class PlaceRow:
     cordon: CordonRow | None = None
     refusals: tuple[RejectionRow, ...] = ()
     devices: tuple[PlaceDeviceRow, ...] = ()
+    holds_weights: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -239,7 +239,8 @@ def _place(place: PlaceRow, state: str) -> Iterator[str]:
     elif place.cordon is not None and not refusals:
         cordon = f"{'being drained' if place.cordon.drain else 'cordoned'} by {place.cordon.by}"
         verdict = f"{verdict}; {cordon}" if verdict else cordon
-    yield _row(place.node, f"{verdict}; {room}" if verdict else room)
+    holds = "holds the weights" if place.holds_weights else ""
+    yield _row(place.node, "; ".join(filter(None, (verdict, holds, room))))
     several = len({refusal.profile for refusal in refusals}) > 1
     for refusal in refusals:
         more = "no further one" if place.verdict == "placed" else _NO.get(state, "refused")

@@ -102,6 +102,7 @@ async def test_the_story_of_a_model_that_serves(api: Api) -> None:
 
 async def test_the_story_of_a_model_whose_weights_are_there_has_their_licence(api: Api) -> None:
     told = await api.explain("smol")
+    assert [place["holds_weights"] for place in told["places"]] == [True]
     (file,) = told["files"]
     assert file == {
         "role": "weights", "source": seed.SMOL_SOURCE, "node": "gpu-1", "here": True, "size": 93 * MIB,
@@ -114,7 +115,9 @@ async def test_the_story_of_a_model_whose_weights_are_nowhere_has_the_size_that_
     profile = replace(seed.profile(), weights=wanted)
     await api.seeds.store.delete(keys.assignment(seed.NODE, ReplicaId("r2")))
     await api.seeds.catalog(replace(seed.model(seed.SMOL), profiles=(profile,)))
-    (file,) = (await api.explain("smol"))["files"]
+    told = await api.explain("smol")
+    assert [place["holds_weights"] for place in told["places"]] == [False]
+    (file,) = told["files"]
     assert (file["here"], file["size"]) == (False, 95 * MIB)
 
 
