@@ -421,8 +421,8 @@ class CollectOutput:
 class HeldRow:
     """A cache entry of a node, or a file that is served in place (`entry` null). `wanted`: by the catalog in force.
 
-    `state`: `complete`, `incomplete`, `unfinished` where a download ended early and the next one goes on with it, or
-    `corrupt` once it was set aside. `last_wanted`: seconds since the epoch.
+    `state`: `complete`, `incomplete`, `being fetched` (`size` is what came so far), `unfinished` where a download ended
+    early and the next one goes on with it, or `corrupt` once it was set aside. `last_wanted`: seconds since the epoch.
     """
 
     node: str

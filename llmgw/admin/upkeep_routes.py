@@ -27,11 +27,13 @@ from llmgw.admin.shapes import (
 from llmgw.catalog.yamldoc import quoted
 from llmgw.clock import Clock
 from llmgw.errors import CatalogInvalid, LlmgwError
-from llmgw.facts import WeightsFact
+from llmgw.facts import NodeReport, Phase, WeightsFact
 from llmgw.ids import NodeName
 from llmgw.store.api import Store
 from llmgw.store.values import UpkeepAction, UpkeepOrder
 from llmgw.units import Seconds
+from llmgw.weights.lookup import on_node
+from llmgw.weights.naming import entry_name, is_local
 
 ACTIONS: Final = frozenset({UpkeepAction.VERIFY, UpkeepAction.PIN, UpkeepAction.UNPIN})
 """What may be asked for by name. Removing goes by the list that `collect` makes alone."""
@@ -173,6 +175,33 @@ def _held(seen: Seen, node: NodeName | None) -> Iterator[HeldRow]:
                 pinned=fact.pinned,
                 last_wanted=fact.last_wanted,
             )
+        if node in (None, name):
+            yield from _under_way(seen, seen.reports[name]).values()
+
+
+def _under_way(seen: Seen, report: NodeReport) -> dict[str, HeldRow]:
+    """Downloads, by their entry's name. A replica fetches its files one after the other: the first that is lacking."""
+    found: dict[str, HeldRow] = {}
+    for fact in report.replicas:
+        assigned = seen.assignments.get(fact.id)
+        if fact.phase is not Phase.FETCHING or fact.progress is None or fact.progress.waiting or assigned is None:
+            continue
+        files = (spec for spec in assigned.profile.roles.values() if not is_local(spec.source))
+        if (spec := next((spec for spec in files if on_node(report.weights, spec) is None), None)) is None:
+            continue
+        entry = entry_name(spec.source, spec.sha256)
+        found[entry] = HeldRow(
+            node=report.node,
+            entry=entry,
+            source=spec.source,
+            size=fact.progress.done,
+            state="being fetched",
+            wanted=True,
+            in_use=False,
+            pinned=None,
+            last_wanted=report.at,
+        )
+    return found
 
 
 def _state(fact: WeightsFact) -> str:

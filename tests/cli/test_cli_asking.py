@@ -21,11 +21,12 @@ from jsonschema import Draft202012Validator
 from llmgw.admin.schemas import file_name
 from llmgw.admin.shapes import ModelRow
 from llmgw.cli.rows import model_reason
-from llmgw.facts import Event, Level
+from llmgw.facts import Event, Level, Progress
 from llmgw.ids import NodeName
 from llmgw.plan import ModelState
 from llmgw.store import keys
 from llmgw.store.values import Applied
+from llmgw.units import MIB, Bytes
 
 SCHEMAS = Path(__file__).parents[2] / "schemas" / "output"
 
@@ -250,6 +251,16 @@ def test_weights_are_listed_with_what_holds_them(ask: Any) -> None:
     rows = parsed("weights", ask("weights", "list", "--json").out)["entries"]
     assert {(row["source"], row["wanted"]) for row in rows} == {(seed.SMOL_SOURCE, True), (seed.OLD_SOURCE, False)}
     assert "no cache entry is" in ask("weights", "pin", "nobody").err
+
+
+def test_weights_that_are_being_fetched_are_listed_with_what_came_of_them(ask: Any, daemon: Any) -> None:
+    daemon.do(daemon.seeds.report(seed.ready("r1", seed.QWEN), seed.fetching("r2", seed.SMOL, 10 * MIB, 100 * MIB)))
+    assert "being fetched" in ask("weights", "list").out
+    (row,) = parsed("weights", ask("weights", "list", "--json").out)["entries"]
+    assert (row["source"], row["size"], row["state"]) == (seed.SMOL_SOURCE, 10 * MIB, "being fetched")
+    waiting = replace(seed.fetching("r2", seed.SMOL, 0, None), progress=Progress(done=Bytes(0), waiting=True))
+    daemon.do(daemon.seeds.report(waiting))
+    assert ask("weights", "list").out == "no weights lie on any node\n"
 
 
 def test_with_dry_run_and_collect_both_given_nothing_is_deleted(ask: Any) -> None:
