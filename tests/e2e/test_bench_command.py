@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
 from harness import MESSAGES, Repo, cluster, eventually, model, serving
 
 SHORT = ("--prompt-tokens", "24", "--max-tokens", "6", "--requests", "2", "--max-concurrency", "2")
@@ -56,6 +57,7 @@ def test_what_a_real_replica_holds_is_kept_and_an_interrupt_keeps_nothing(smollm
         assert (kept["profile"], kept["node"], kept["requests"]) == ("cpu", "box", 2)
 
 
+@pytest.mark.slow
 def test_what_was_measured_has_a_model_scale_up_though_no_request_waits(smollm2: Path, tmp_path: Path) -> None:
     repo = Repo(tmp_path / "catalog")
     document = model("smol", smollm2, parallel=4, context=2048, more="scaling: {min: 1, max: 2}")

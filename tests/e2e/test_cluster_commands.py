@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from etcds import Etcd
 from fleet import Load, Process, catalog, command, pids, post, ready, running
 from harness import WEB, eventually, run_cli
@@ -58,6 +59,7 @@ def two_agents(controller: Process) -> list[dict[str, Any]] | None:
     return found if len(found) == 2 else None
 
 
+@pytest.mark.slow
 def test_logs_events_and_plans_are_had_from_any_controller(tmp_path: Path, etcd: Etcd) -> None:
     repo = catalog(tmp_path, a=command("a", "sh", "-c", "echo hello from the engine; exec sleep 1000"))
     with running(tmp_path / "fleet", repo.path, etcd) as fleet:
@@ -94,6 +96,7 @@ def test_each_process_tells_its_own_metrics_and_the_leader_those_of_the_nodes(tm
         assert "ask a controller" in agent.get("/api/v1/status").text
 
 
+@pytest.mark.slow
 def test_who_does_not_belong_to_the_cluster_is_told_why(tmp_path: Path, etcd: Etcd) -> None:
     repo = catalog(tmp_path, a=command("a"))
     with running(tmp_path / "fleet", repo.path, etcd) as fleet:
@@ -128,6 +131,7 @@ def test_who_does_not_belong_to_the_cluster_is_told_why(tmp_path: Path, etcd: Et
         assert "give this one another name" in twice
 
 
+@pytest.mark.slow
 def test_a_log_is_followed_through_a_controller(tmp_path: Path, etcd: Etcd) -> None:
     said = "n=0; while true; do n=$((n+1)); echo line $n; sleep 0.2; done"
     repo = catalog(tmp_path, a=command("a", "sh", "-c", said))

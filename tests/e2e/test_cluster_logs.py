@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from etcds import Etcd
 from fleet import ENGINE, Process, catalog, command, ready, running
 from harness import eventually
@@ -57,6 +58,7 @@ def followed(controller: Process, model: str) -> Iterator[Followed]:
             following.join()
 
 
+@pytest.mark.slow
 def test_a_log_is_followed_to_another_node_and_through_an_agent_that_begins_anew(tmp_path: Path, etcd: Etcd) -> None:
     repo = catalog(tmp_path, a=command("a", "sh", "-c", TALKING, sys.executable, ENGINE, "{host}", "{port}"))
     with running(tmp_path / "fleet", repo.path, etcd) as fleet:

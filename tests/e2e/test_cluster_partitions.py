@@ -48,6 +48,7 @@ def living(*agents: Process) -> list[int]:
     return [pid for agent in agents for pid in agent.engines() if alive(pid)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("away", [SILENCE + 3, MINUTE])
 def test_an_agent_that_is_cut_off_is_replaced_and_drained_when_it_is_back(
     tmp_path: Path, etcd_binary: str, away: float
@@ -73,6 +74,7 @@ def test_an_agent_that_is_cut_off_is_replaced_and_drained_when_it_is_back(
         eventually(lambda: "silent" not in controller.cli("status"), what="it is back")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("away", [5.0, MINUTE])
 def test_a_leader_that_is_cut_off_stands_by_when_it_is_back(tmp_path: Path, etcd_binary: str, away: float) -> None:
     with fleet_on(tmp_path, etcd_binary, "c1") as (network, fleet, repo):

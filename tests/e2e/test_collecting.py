@@ -6,6 +6,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
 from etcds import Etcd
 from fleet import ready, running
 from harness import Daemon, Repo, cluster, command, eventually, run_cli, serving
@@ -115,6 +116,7 @@ def test_a_daemon_that_is_killed_while_it_collects_loses_nothing_that_is_wanted(
         assert set(daemon.ask("weights", "list")["entries"][0]) >= {"source", "state"}
 
 
+@pytest.mark.slow
 def test_in_a_fleet_every_node_is_asked_through_any_controller_and_one_that_is_away_is_told(
     tmp_path: Path, etcd: Etcd
 ) -> None:

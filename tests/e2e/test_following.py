@@ -89,7 +89,7 @@ def test_ten_commits_at_once_come_to_one_generation_of_engines(tmp_path: Path) -
             return b"TAG=9" in environment.split(b"\0")
 
         eventually(of_the_last, what="the engine of the last commit")
-        assert not os.path.exists(f"/proc/{before['a']['pid']}")
+        eventually(lambda: not os.path.exists(f"/proc/{before['a']['pid']}"), what="the first engine gone")
         events = daemon.ask("events", "--limit", "1000")["events"]
         launched = [event for event in events if event["reason"] == "launched" and event["subject"] == "model/a"]
         assert len(launched) <= 4, "one at the start, one for the first commits, one for the last"

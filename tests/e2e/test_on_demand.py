@@ -239,7 +239,7 @@ def test_who_was_just_loaded_stays_for_a_while_and_the_next_one_waits_visibly(
 
 def test_what_was_asked_for_outlives_the_daemon_and_is_unloaded_by_the_next_one(tmp_path: Path) -> None:
     repo = Repo(tmp_path / "catalog")
-    repo.commit({"a.yaml": sized("lazy", "1MiB", more="scaling: {on_demand: true, idle_timeout: 6s}")})
+    repo.commit({"a.yaml": sized("lazy", "1MiB", more="scaling: {on_demand: true, idle_timeout: 15s}")})
     with serving(repo.path, tmp_path / "home") as daemon:
         settled(daemon, "lazy", "inactive")
         assert get_once(daemon, "lazy").status_code == 501
