@@ -133,6 +133,7 @@ def test_etcd_is_away_for_a_while_and_what_serves_goes_on(tmp_path: Path, etcd: 
         ready(controllers[1], "a", "b")
 
 
+@pytest.mark.slow
 def test_an_agent_that_is_killed_takes_its_engines_over_when_it_is_back(tmp_path: Path, etcd: Etcd) -> None:
     repo = catalog(tmp_path, a=command("a"))
     with running(tmp_path / "fleet", repo.path, etcd) as fleet:
@@ -178,6 +179,7 @@ def test_a_node_that_is_gone_has_its_replicas_elsewhere_and_what_was_replaced_go
         assert post(gateway, "a").status_code == 200
 
 
+@pytest.mark.slow
 def test_a_gateway_that_died_holds_no_drain_up(tmp_path: Path, etcd: Etcd) -> None:
     repo = catalog(tmp_path, a=command("a"), b=command("b"))
     with running(tmp_path / "fleet", repo.path, etcd) as fleet:
