@@ -73,6 +73,8 @@ def _counts(text: bytes) -> tuple[int | None, int | None]:
     """The last that is said in it: of the prompt and of the answer."""
     given: int | None = None
     made: int | None = None
+    if b'"usage"' not in text and b'"timings"' not in text:  # in a tenth of the time of the expression
+        return given, made
     for match in _OBJECT.finditer(text):
         try:
             one = _read(match[1])
