@@ -113,7 +113,8 @@ def test_a_disk_that_takes_nothing_costs_lines_and_no_request(capsys: pytest.Cap
         full.flush()
     full.close()
     assert (full.written, full.lost) == (0, 3)
-    assert capsys.readouterr().out.count("access_log_not_written") == 1, "said once"
+    said = capsys.readouterr()
+    assert (said.out + said.err).count("access_log_not_written") == 1, "said once"
 
 
 @pytest.mark.parametrize("where", ["/nowhere/at/all", "/"])
