@@ -117,8 +117,9 @@ def end(room: Inside, name: str, entry: str) -> Doomed | None:
         inner = [path for path in found.files if "/" in path]
         for path in inner:
             end_file(room, inside, _own(path), path)
-        # Folders before the records by which a next process knows them.
-        for folder in sorted({path.rpartition("/")[0] for path in (*inner, f"{_FILES}x")}, key=len, reverse=True):
+        # Before the records by which a next process knows them: also those whose files an earlier one has unlinked.
+        folders = {path.rpartition("/")[0] for path in (*_named_files(inside), f"{_FILES}x")}
+        for folder in sorted(folders, key=len, reverse=True):
             end_folders(inside, folder)
         for path in found.files[len(inner) : -1]:
             end_file(room, inside, _own(path), path)

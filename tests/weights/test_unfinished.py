@@ -190,7 +190,6 @@ def test_one_that_a_process_has_open_stays(root: Path, site: Site) -> None:
     end(root, kept.name)
 
 
-@pytest.mark.slow
 def test_killed_at_any_point_its_removal_is_finished_by_the_next(root: Path, site: Site) -> None:
     leave(root, site)
     code = (
