@@ -3,12 +3,14 @@
 import os
 import re
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from llmgw.errors import TerminalError
 from llmgw.units import Bytes
-from llmgw.weights.inside import Held, Inside
+from llmgw.weights.inside import Held, Inside, mounted_at_or_below
 
 ENTRY: Final = re.compile(r"v1-sha256-[0-9a-f]{64}")
 CORRUPT: Final = re.compile(r"corrupt-(v1-sha256-[0-9a-f]{64})-[0-9a-f]{8}")
@@ -28,6 +30,22 @@ class Doomed:
     source: str
     size: Bytes
     files: tuple[str, ...]
+
+
+@contextmanager
+def looking_into(top: Inside, name: str) -> Iterator[Inside]:
+    """A directory of the cache that may have to go: itself no link, and with no mount at or below it. Raises OSError,
+    Refusal."""
+    try:
+        inside = top.enter(name)
+    except FileNotFoundError as error:
+        raise Refusal("it is not there") from error
+    except NotADirectoryError as error:
+        raise Refusal("it is a link or a file, not a directory") from error
+    with inside:
+        if mounts := mounted_at_or_below(inside.path()):
+            raise Refusal(f"{mounts[0]} is mounted there: unmount it first")
+        yield inside
 
 
 def check_folder(path: str, found: os.stat_result, inside: Inside) -> None:

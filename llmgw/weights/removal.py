@@ -31,8 +31,9 @@ from llmgw.weights.doomed import (
     check_folder,
     end_file,
     end_folders,
+    looking_into,
 )
-from llmgw.weights.inside import Inside, hold, is_open_elsewhere, mounted_at_or_below, named, read_small
+from llmgw.weights.inside import Inside, hold, is_open_elsewhere, named, read_small
 
 DOOMED: Final = re.compile(r"removing-(kept-)?(v1-sha256-[0-9a-f]{64})-[0-9a-f]{8}")
 """The private directory in which one entry, or an unfinished download, ends: `entry`, its directory, and its files as
@@ -148,15 +149,7 @@ def _check(top: Inside, name: str, now: Wall, min_age: Seconds) -> Doomed:
     corrupt = CORRUPT.fullmatch(name)
     if corrupt is None and ENTRY.fullmatch(name) is None:
         raise Refusal("not the name of a cache entry")
-    try:
-        inside = top.enter(name)
-    except FileNotFoundError as error:
-        raise Refusal("it is not there") from error
-    except NotADirectoryError as error:
-        raise Refusal("it is a link or a file, not a directory") from error
-    with inside:
-        if mounts := mounted_at_or_below(inside.path()):
-            raise Refusal(f"{mounts[0]} is mounted there: unmount it first")
+    with looking_into(top, name) as inside:
         manifest = _manifest(inside, corrupt[1] if corrupt else name)
         if PIN in inside.names():
             raise Refusal(f"pinned; `llmgw weights unpin {name}` ends that")

@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 from llmgw.units import Bytes, Seconds, Wall, format_seconds
-from llmgw.weights.doomed import KEPT, Doomed, Refusal, check_file, check_folder, end_file, end_folders
-from llmgw.weights.inside import Inside, is_open_elsewhere, mounted_at_or_below, named, read_small
+from llmgw.weights.doomed import KEPT, Doomed, Refusal, check_file, check_folder, end_file, end_folders, looking_into
+from llmgw.weights.inside import Inside, is_open_elsewhere, named, read_small
 
 RESUME: Final = "resume"
 """The file that says what a download is going to be, once it is worth keeping."""
@@ -62,15 +62,7 @@ def check(top: Inside, name: str, now: Wall, min_age: Seconds) -> Doomed:
     match = KEPT.fullmatch(name)
     if match is None:
         raise Refusal("not the name of an unfinished download")
-    try:
-        inside = top.enter(name)
-    except FileNotFoundError as error:
-        raise Refusal("it is not there") from error
-    except NotADirectoryError as error:
-        raise Refusal("it is a link or a file, not a directory") from error
-    with inside:
-        if mounts := mounted_at_or_below(inside.path()):
-            raise Refusal(f"{mounts[0]} is mounted there: unmount it first")
+    with looking_into(top, name) as inside:
         found = look(inside, match[1])
         age = max(0.0, now - found.touched)
         if age < min_age:
