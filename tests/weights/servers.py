@@ -105,10 +105,14 @@ class Handler(BaseHTTPRequestHandler):
         site = self.site
         stop = site.cut_at.pop(0) if site.cut_at else site.stall_at
         part = rest if stop is None else rest[:stop]
+        site.sent += len(part)  # before the client has it, and a test asks
         try:
             self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part) if site.chunked else part)
             self.wfile.flush()
-            site.sent += len(part)
+        except OSError:
+            site.sent -= len(part)
+            return
+        try:
             if site.stall_at is not None and stop == site.stall_at:
                 site.go_on.wait(30)
             elif stop is None and site.chunked:
