@@ -117,12 +117,7 @@ def rewrite_model(body: bytes, name: str) -> bytes:
     `body` is one that `read_model` accepted. One that has the same key twice with different values comes back with
     the last of each, which is what JSON parsers take. Raises BadBody for a body with more than MAX_MEMBERS members.
     """
-    try:
-        members = _read_members(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadBody(f"the body is not valid JSON: {error}", Code.INVALID_JSON) from None
-    if len(members) > MAX_MEMBERS:
-        raise BadBody(f"the body has more than {MAX_MEMBERS:,} top-level members", Code.INVALID_JSON)
+    members = _members(body)
     spans = _spans_of_model(body, members)
     new = _encode(name)
     if spans is None:
@@ -141,18 +136,23 @@ def reshape(body: bytes, name: str, params: Params) -> bytes:
 
     `body` is one that `read_model` accepted. Raises BadBody for a body with more than MAX_MEMBERS members.
     """
-    try:
-        members = _read_members(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadBody(f"the body is not valid JSON: {error}", Code.INVALID_JSON) from None
-    if len(members) > MAX_MEMBERS:
-        raise BadBody(f"the body has more than {MAX_MEMBERS:,} top-level members", Code.INVALID_JSON)
+    members = _members(body)
     shaped: dict[str, Any] = {member: value for member, value in members.items() if member not in params.strip}
     shaped.update(params.set)
     for member, value in params.default.items():
         shaped.setdefault(member, value)
     shaped["model"] = name
     return _encode(shaped)
+
+
+def _members(body: bytes) -> dict[str, msgspec.Raw]:
+    try:
+        members = _read_members(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadBody(f"the body is not valid JSON: {error}", Code.INVALID_JSON) from None
+    if len(members) > MAX_MEMBERS:
+        raise BadBody(f"the body has more than {MAX_MEMBERS:,} top-level members", Code.INVALID_JSON)
+    return members
 
 
 def _spans_of_model(body: bytes, members: dict[str, msgspec.Raw]) -> list[tuple[int, int]] | None:
