@@ -229,6 +229,8 @@ class Cache:
             clock=self._clock,
             others=others,
             pacing=self._pacing,
+            marker=self.root / MARKER,
+            published=lambda: self.locate(spec),
             mirror=self._mirror,
         )
         self._fetches[name] = fetch

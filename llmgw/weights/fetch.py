@@ -23,6 +23,7 @@ from llmgw.statedir import sync_directory
 from llmgw.units import Bytes, format_bytes
 from llmgw.weights import folder, manifest, partial
 from llmgw.weights.api import Fetched, WeightSource
+from llmgw.weights.claims import claimed
 from llmgw.weights.gguf import Scalar
 from llmgw.weights.mirror import Later, Mirror
 from llmgw.weights.pacing import Pacing
@@ -57,8 +58,12 @@ class Fetch:
         clock: Clock,
         others: Callable[[], int],
         pacing: Pacing,
+        marker: Path,
+        published: Callable[[], Path | None],
         mirror: Mirror | None = None,
     ) -> None:
+        """`marker`: the cache's, by which processes claim entries. `published`: the file, where another process has
+        fetched it meanwhile."""
         self._root = root
         self._entry = entry
         self._spec = spec
@@ -68,6 +73,8 @@ class Fetch:
         self._clock = clock
         self.pacing = pacing
         self._others = others  # bytes that other downloads have yet to write
+        self._marker = marker
+        self._published = published
         self._size: int | None = spec.size  # as declared, then as the source has it
         self._written = 0  # in the partial directory, now
         self._progress = Progress(done=Bytes(0), total=spec.size)
@@ -106,6 +113,10 @@ class Fetch:
                 await asyncio.wait({self._task})
 
     async def _run(self) -> Path:
+        async with claimed(self._marker, self._entry, self._wait):
+            return self._published() or await self._until_fetched()
+
+    async def _until_fetched(self) -> Path:
         while True:
             if self._attempt is not None:
                 await self._attempt.wait()
@@ -152,6 +163,7 @@ class Fetch:
 
     def _directory(self) -> Path:
         """Room for the download: what an earlier one left, or a new directory. Raises WeightsUnavailable, OSError."""
+        partial.remove_stale(self._root, self._clock.now().wall)  # what a process that was killed just now left
         directory = partial.adopt(self._root, self._entry)
         self._written = 0 if directory is None else _usage(directory)[1]
         try:

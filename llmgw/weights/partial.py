@@ -22,6 +22,7 @@ from llmgw.units import Bytes, Wall
 from llmgw.weights import removal
 from llmgw.weights.doomed import Refusal
 from llmgw.weights.inside import hold, mounted_at_or_below
+from llmgw.weights.manifest import FILES
 from llmgw.weights.naming import is_entry
 from llmgw.weights.unfinished import RESUME, Resume, read_resume
 
@@ -86,9 +87,9 @@ def mark(path: Path, entry: str, source: str) -> None:
 
 
 def keep(path: Path) -> bool:
-    """Put a marked download aside for the next try; another one is removed, and False returned."""
+    """Put a marked download that holds something aside for the next try; another one is removed, and False returned."""
     entry = _marked(path)
-    if entry is not None:
+    if entry is not None and _holds_something(path / "entry" / FILES):
         try:
             path.rename(path.parent / f"{_KEPT}{entry}")
             return True
@@ -158,6 +159,16 @@ def _marked(path: Path) -> str | None:
     except OSError:
         return None
     return resume.entry if resume is not None and is_entry(resume.entry) else None
+
+
+def _holds_something(files: Path) -> bool:
+    """False also of a download whose process was killed when it had published it, and had yet to clear up."""
+    tree = ((folder, name) for folder, _, names in os.walk(files) for name in names)
+    for folder, name in tree:
+        with suppress(FileNotFoundError):
+            if os.stat(os.path.join(folder, name), follow_symlinks=False).st_size:
+                return True
+    return False
 
 
 def _age_of(path: Path) -> float | None:

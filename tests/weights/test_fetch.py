@@ -1,6 +1,8 @@
 """Downloads by the real pip, from wheels made on the spot."""
 
 import asyncio
+import errno
+import fcntl
 import hashlib
 import os
 import shutil
@@ -212,18 +214,48 @@ async def test_who_asks_while_a_cancelled_download_is_cleaned_up_starts_another(
     assert first.cancelled() or first.done()
 
 
-async def test_two_daemons_that_fetch_the_same_both_succeed(cache: Cache, root: Path, clock, index: Index) -> None:
+async def test_two_daemons_that_want_the_same_download_it_once(cache: Cache, root: Path, clock, index: Index) -> None:
     other = Cache(root, cluster_id="c1", clock=clock)
     other.open()
     index.stall = True
-    both = asyncio.gather(get(cache), get(other))
-    await until(lambda: index.downloads == 2)
+    seen: list[Progress] = []
+    first = asyncio.ensure_future(get(cache))
+    await until(lambda: index.downloads == 1)
+    second = asyncio.ensure_future(get(other, seen=seen))
+    await until(lambda: bool(seen) and seen[-1].waiting)
     other.open()  # must not take the other's download for a leftover
     index.go_on.set()
-    first, second = await both
-    assert first == second
-    assert first.read_bytes() == CONTENT
+    assert await first == await second
+    assert (await first).read_bytes() == CONTENT
+    assert index.downloads == 1
     assert names(root) == {entry_name(SOURCE, SHA256)}
+
+
+async def test_who_waited_for_another_daemons_download_in_vain_does_it_itself(
+    cache: Cache, root: Path, clock, index: Index
+) -> None:
+    other = Cache(root, cluster_id="c1", clock=clock)
+    other.open()
+    index.stall = True
+    first = asyncio.ensure_future(get(cache))
+    await until(lambda: index.downloads == 1)
+    second = asyncio.ensure_future(get(other))
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    await until(lambda: index.downloads == 2)
+    index.go_on.set()
+    assert (await second).read_bytes() == CONTENT
+    assert names(root) == {entry_name(SOURCE, SHA256)}
+
+
+async def test_a_marker_that_nobody_may_lock_keeps_nobody_from_fetching(
+    cache: Cache, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
+    assert (await get(cache)).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("damage", ["file cut short", "file gone", "no manifest", "garbled manifest"])

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -63,6 +63,17 @@ def names(root: Path) -> set[str]:
     return {path.name for path in root.iterdir()} - {".llmgw-cache"}
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def written(root: Path) -> int:
+    return sum(path.stat().st_size for path in root.glob("partial-*/entry/files/model.bin"))
+
+
 def kill_after(seconds: float, code: str, *arguments: object) -> None:
     """Run it in a process of its own, and end that so long after it said that it began."""
     argv = [sys.executable, "-c", code, *map(str, arguments)]
@@ -101,6 +112,49 @@ def test_whenever_its_process_is_killed_a_download_is_gone_on_with_and_the_cache
     fetch = open_cache(root).fetch(spec, reserve=Bytes(0), progress=lambda _: None)
     assert asyncio.run(fetch).read_bytes() == CONTENT
     assert (other / "files" / "0").exists()
+
+
+def test_two_processes_download_once_and_when_the_first_is_killed_the_second_goes_on(
+    tmp_path: Path, site: Site
+) -> None:
+    root, source = tmp_path / "cache", f"{site.url}/m/model.bin"
+    open_cache(root)
+    site.stall_at = len(CONTENT) // 2
+    first, second = (
+        subprocess.Popen([sys.executable, "-c", FETCHING, str(root), source], stderr=subprocess.DEVNULL)
+        for _ in range(2)
+    )
+    try:
+        wait_until(lambda: written(root) > 0)
+        loser = next(each for each in (first, second) if not any(root.glob(f"partial-*-{each.pid}-*")))
+        winner = second if loser is first else first
+        assert len(site.gets) == 1, "the other waits for it"
+        site.stall_at = None
+        winner.kill()
+        winner.wait()
+        here = written(root)
+        assert loser.wait(timeout=60) == 0
+    finally:
+        site.go_on.set()
+        for each in (first, second):
+            each.kill()
+            each.wait()
+    assert open_cache(root).locate(WeightsSpec(source=source)) is not None
+    assert [asked.headers.get("Range") for asked in site.gets] == [None, f"bytes={here}-"]
+    assert names(root) == {entry_name(source, None)}
+
+
+def test_what_a_process_left_that_was_killed_when_it_had_published_is_cleared_up(tmp_path: Path) -> None:
+    root, source = tmp_path / "cache", "https://host/model.bin"
+    open_cache(root)
+    code = (
+        "from pathlib import Path; from llmgw.weights import partial;"
+        f"path = partial.create(Path({str(root)!r})); partial.mark(path, {entry_name(source, None)!r}, {source!r})"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert names(root)
+    open_cache(root)
+    assert names(root) == set()
 
 
 def fill(root: Path, source: str, count: int = 40) -> Path:
