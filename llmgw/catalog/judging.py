@@ -41,18 +41,15 @@ class Judged:
 
 def judge(document: Document, context: Context, reread: Callable[[], Node]) -> Judged:
     """`reread` reads the document once more, so that what no problem needs can be forgotten."""
-    merged, misused = context.templates.merge(document)
-    if merged is None:
-        return Judged(member=Member(document), misused=tuple(misused))
-    expanded = context.macros.expand(merged)
-    misshapen = schemas.check(expanded.document, "Model")
+    merged = context.templates.merge(document)
+    expanded = context.macros.expand(merged.document)
+    misshapen = schemas.check(expanded.document, "Model" if merged.whole else schemas.PART)
     whole = levels.expand(expanded.document)
-    broken = rules.check_model(whole, context.known, is_shapely=not misshapen)
-    problems = (*misused, *expanded.problems)
-    if problems or misshapen or broken:
+    broken = rules.check_model(whole, context.known, rules.extents_of(whole, misshapen, whole=merged.whole))
+    if expanded.problems or misshapen or broken or not merged.found:
         return Judged(
             member=Member.of(whole),
-            misused=problems,
+            misused=expanded.problems,
             misshapen=tuple(misshapen),
             broken=tuple(broken),
             spent=expanded.spent,
@@ -73,6 +70,5 @@ def judge(document: Document, context: Context, reread: Callable[[], Node]) -> J
 
 def _whole(document: Document, context: Context) -> Document:
     """As when it was judged: it had no problem then."""
-    merged, _ = context.templates.merge(document)
-    assert merged is not None, "it was merged before"
-    return levels.expand(context.macros.expand(merged).document)
+    merged = context.templates.merge(document)
+    return levels.expand(context.macros.expand(merged.document).document)

@@ -1,11 +1,16 @@
-"""What a document is: its `apiVersion` and `kind`, asked before any schema. A union would blame the wrong branch."""
+"""What a document is: its `apiVersion` and `kind`, asked before any schema. A union would blame the wrong branch.
+
+A document whose head is misspelt is judged as what was surely meant, so that its other problems come at once.
+"""
 
 import difflib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from llmgw.catalog import schemas
 from llmgw.catalog.document import Document, quoted
+from llmgw.catalog.node import Node
 from llmgw.catalog.source import IGNORE_FILE
 from llmgw.errors import Problem
 
@@ -14,17 +19,67 @@ KINDS: Final = ("Cluster", "Model", "Template")
 KINDS_ELSEWHERE: Final = ("Fleet", "Scenario")
 """Of files for `llmgw plan` and `llmgw simulate`."""
 
+_SURELY: Final = 0.75
+"""How alike a word must be to a kind to be judged as it; what is less alike is only asked about."""
+_THIS_VERSION: Final = frozenset({API_VERSION, "llmgw/1", "llmgw/v1.0", "v1"})
+"""Spellings of the version, in lower case: each of these means it."""
 
-def kind_of(document: Document) -> tuple[str | None, list[Problem]]:
-    """None: it has no usable kind, and goes no further."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headed:
+    """A document and what it is. `kind` None: nobody can tell, and it goes no further. `document`: as it was meant,
+    where its head has `faults`."""
+
+    document: Document
+    kind: str | None
+    faults: tuple[Problem, ...] = ()
+
+
+def headed(document: Document) -> Headed:
+    """Read the head of a document."""
     value = document.value
     if value is None:
-        return None, [document.problem((), "empty document: write one after the ---, or remove the ---")]
+        message = "empty document: write one after the ---, or remove the ---"
+        return Headed(document=document, kind=None, faults=(document.problem((), message),))
     if not isinstance(value, dict):
         message = f"a document is a mapping that starts with `apiVersion: {API_VERSION}`, found {schemas.found(value)}"
-        return None, [document.problem((), message)]
-    faults = [*_api_version(document, value), *_kind_faults(document, value)]
-    return (None if faults else value["kind"]), faults
+        return Headed(document=document, kind=None, faults=(document.problem((), message),))
+    faults = (*_api_version(document, value), *_kind_faults(document, value))
+    if not faults:
+        return Headed(document=document, kind=value["kind"])
+    kind = _meant_kind(value) if _is_this_version(value) else None
+    return Headed(document=document if kind is None else _as_meant(document, kind), kind=kind, faults=faults)
+
+
+def _is_this_version(value: Mapping[str, Any]) -> bool:
+    """Whether the document is surely one of this version: one that names another may well mean it."""
+    version = value.get(_key(value, "apiVersion") or "apiVersion", API_VERSION)
+    return isinstance(version, str) and version.strip().lower() in _THIS_VERSION
+
+
+def _meant_kind(value: Mapping[str, Any]) -> str | None:
+    kind = value.get(_key(value, "kind") or "kind")
+    if kind in KINDS:
+        return str(kind)
+    if not isinstance(kind, str) or kind in KINDS_ELSEWHERE:
+        return None
+    near = difflib.get_close_matches(kind[:100].capitalize(), KINDS, n=1, cutoff=_SURELY)
+    return near[0] if near else None
+
+
+def _as_meant(document: Document, kind: str) -> Document:
+    """With the head that it should have, each part where the document says something of it."""
+    root, items, keys = document.root, dict(document.root.items), dict(document.root.keys)
+    for key, meant in ("apiVersion", API_VERSION), ("kind", kind):
+        written = _key(document.value, key)
+        place = root.place if written is None else items[written].place
+        if written is not None and written != key:
+            del items[written]
+            keys[key] = keys.pop(written)
+        items[key] = Node(meant, place)
+    return document.with_root(
+        Node({key: node.value for key, node in items.items()}, root.place, items, keys, root.size)
+    )
 
 
 def _api_version(document: Document, value: Mapping[str, Any]) -> list[Problem]:
@@ -56,12 +111,19 @@ def _kind_faults(document: Document, value: Mapping[str, Any]) -> list[Problem]:
         message = f"a {kind} is no part of a catalog: keep it elsewhere, or name the file in {IGNORE_FILE}"
         return [document.problem(("kind",), message)]
     if kind not in KINDS:
-        hint = schemas.did_you_mean(kind.capitalize(), KINDS)
+        hint = schemas.did_you_mean(kind.capitalize(), KINDS) or f": write {choices}"
         return [document.problem(("kind",), f"unknown kind {quoted(kind)}{hint}")]
     return []
 
 
 def _renamed(value: Mapping[str, Any], key: str) -> str:
+    written = _key(value, key)
+    return f" (found {quoted(written)})" if written else ""
+
+
+def _key(value: Mapping[str, Any], key: str) -> str | None:
+    """The key itself, or the one that was written for it."""
+    if key in value:
+        return key
     near = difflib.get_close_matches(key.lower(), [other.lower() for other in value if len(other) < 40], n=1)
-    meant = [other for other in value if near and other.lower() == near[0]]
-    return f" (found {quoted(meant[0])})" if meant else ""
+    return next((other for other in value if near and other.lower() == near[0]), None)

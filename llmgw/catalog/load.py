@@ -13,10 +13,10 @@ from typing import Final
 
 from llmgw.catalog import rules, schemas, yamldoc
 from llmgw.catalog.build import build_cluster
-from llmgw.catalog.document import EXTENDING, Document, as_mapping
+from llmgw.catalog.document import EXTENDING, Document, as_mapping, json_path
 from llmgw.catalog.files import from_hub
 from llmgw.catalog.judging import Context, Judged, judge
-from llmgw.catalog.kinds import kind_of
+from llmgw.catalog.kinds import headed
 from llmgw.catalog.macros import MAX_TEXT, Macros, too_much
 from llmgw.catalog.node import Node
 from llmgw.catalog.source import Source
@@ -49,12 +49,15 @@ def load_catalog(
 
 @dataclass(slots=True, kw_only=True)
 class _Read:
-    """A file as it was read, and what came of its Model documents, by their number, in `context`."""
+    """A file as it was read, and what came of its Model documents, by their number, in `context`. `faults`: of its
+    YAML; `headless`: of its documents' heads. `complete`: each of its documents is known for what it is."""
 
     name: str
     data: bytes
     documents: list[tuple[Document, str]]
     faults: list[Problem]
+    headless: list[Problem]
+    complete: bool
     context: Context | None = None
     judged: dict[int, Judged] = field(default_factory=dict)
 
@@ -100,7 +103,7 @@ class Loader:
         """
         reads = self._read_all(source)
         faults = [*source.problems, *(fault for read in reads for fault in read.faults), *_nothing(source)]
-        complete = not faults and not partial
+        complete = not source.problems and all(read.complete for read in reads) and not partial
         clusters = [document for read in reads for document in read.of_kind("Cluster")]
         macros = Macros(clusters[0] if clusters else None)
         templates = Templates([each for read in reads for each in read.of_kind("Template")], complete=complete)
@@ -110,11 +113,12 @@ class Loader:
         )
         judged, excess = _judge_all(reads, context)
         members = [each.member for each in judged]
+        misused = (problem for each in judged for problem in each.misused)
         together = rules.check_together(members, clusters, complete=complete and not excess)
         if problems := _presentable(
             faults,
-            templates.problems,
-            [*macros.problems, *(problem for each in judged for problem in each.misused), *excess],
+            [*(fault for read in reads for fault in read.headless), *templates.problems],
+            [*macros.problems, *misused, *excess, *templates.missing([member.document for member in members])],
             [
                 *(problem for document in clusters for problem in schemas.check(document, "Cluster")),
                 *(problem for each in judged for problem in each.misshapen),
@@ -159,16 +163,19 @@ class Loader:
 def _read(name: str, data: bytes) -> _Read:
     """A document without a usable kind is a problem and goes no further."""
     parsed, faults = yamldoc.parse(name, data)
-    documents: list[tuple[Document, str]] = []
-    for document in parsed:
-        kind, wrong = kind_of(document)
-        faults.extend(wrong)
-        documents.append((document, kind or ""))
-    return _Read(name=name, data=data, documents=documents, faults=faults)
+    heads = [headed(document) for document in parsed]
+    return _Read(
+        name=name,
+        data=data,
+        documents=[(head.document, head.kind or "") for head in heads],
+        faults=faults,
+        headless=[fault for head in heads for fault in head.faults],
+        complete=not faults and all(head.kind is not None for head in heads),
+    )
 
 
 def _reread(name: str, data: bytes, number: int) -> Node:
-    return yamldoc.parse(name, data)[0][number].root
+    return headed(yamldoc.parse(name, data)[0][number]).document.root
 
 
 def _nothing(source: Source) -> Iterator[Problem]:
@@ -229,16 +236,28 @@ def _digest_of_bytes(source: Source) -> Digest:
 
 
 def _presentable(*stages: Iterable[Problem]) -> list[Problem]:
-    """Sorted and bounded. A place that an earlier stage found fault with is not blamed again by a later one."""
+    """Sorted and bounded. A place that an earlier stage found fault with is not blamed again by a later one; only that
+    a document lacks something says nothing of what stands at its beginning. The first stage knows of no document."""
     result: list[Problem] = []
-    for stage in stages:
-        told = {(problem.file, problem.line, problem.column) for problem in result if problem.line}
-        result += {problem for problem in stage if (problem.file, problem.line, problem.column) not in told}
+    told: set[tuple[str, int, int]] = set()
+    for number, stage in enumerate(stages):
+        fresh = {problem for problem in stage if _is_whole(problem) or _place(problem) not in told}
+        told.update(_place(problem) for problem in fresh if problem.line and (number == 0 or not _is_whole(problem)))
+        result += fresh
     result = _collapsed(sorted(result))
     if len(result) > MAX_PROBLEMS:
         last, more = result[MAX_PROBLEMS - 1], len(result) - MAX_PROBLEMS
         return [*result[:MAX_PROBLEMS], Problem(last.file, last.line, last.column, "$", f"… and {more} more problems")]
     return result
+
+
+def _place(problem: Problem) -> tuple[str, int, int]:
+    return problem.file, problem.line, problem.column
+
+
+def _is_whole(problem: Problem) -> bool:
+    """Whether it is of a document, or a file, as a whole."""
+    return problem.path == json_path(())
 
 
 def _collapsed(problems: Iterable[Problem]) -> list[Problem]:

@@ -14,7 +14,7 @@ FILE: Final = "template.v1.schema.json"
 _MERGED: Final = ("profile", "weights", "draft")
 """What of a Model is merged by key, besides the whole. A level is of parts of a profile."""
 _ITSELF: Final = frozenset({"apiVersion", "kind", "name", "extends"})
-_NOT_SHARED: Final = ("aliases", "variants")
+NOT_SHARED: Final = ("aliases", "variants")
 """What names one model alone."""
 
 
@@ -55,7 +55,7 @@ def template_schema(model: Mapping[str, Any], *, nullable: bool = True) -> dict[
                 "description": "What `extends` calls it. Names of templates are apart from those of models.",
                 "examples": ["llama-small"],
             },
-            **{key: _not_shared(key) for key in _NOT_SHARED if key in properties},
+            **{key: _not_shared(key) for key in NOT_SHARED if key in properties},
         },
         "$defs": {"partial": partial, **definitions},
     }

@@ -57,8 +57,8 @@ def check(models: Sequence[Member], clusters: Sequence[Document], *, complete: b
     """Every name that a document uses of another. `complete`: all documents are here; else a name that is missing may
     well be in one that could not be read."""
     names = _names(models, complete)
-    yield from _fallbacks(names)
-    yield from _drafts(names)
+    yield from _fallbacks(models, names)
+    yield from _drafts(models, names)
     nodes = as_mapping(as_mapping(clusters[0].value).get("nodes")) if clusters else {}
     if complete:
         for member in models:
@@ -102,10 +102,16 @@ def _names(models: Sequence[Member], complete: bool) -> _Names:
     return _Names(by_name, aliases, complete)
 
 
-def _fallbacks(names: _Names) -> Iterator[Problem]:
+def _name(member: Member) -> str:
+    """Empty where it gives none: no model is called so."""
+    name = as_mapping(member.document.value).get("name")
+    return name if isinstance(name, str) else ""
+
+
+def _fallbacks(models: Sequence[Member], names: _Names) -> Iterator[Problem]:
     edges: dict[str, str] = {}
-    for name, member in names.models.items():
-        document = member.document
+    for member in models:
+        name, document = _name(member), member.document
         wanted = as_mapping(document.value).get("fallback")
         if not isinstance(wanted, str):
             continue
@@ -113,7 +119,7 @@ def _fallbacks(names: _Names) -> Iterator[Problem]:
             yield document.problem(("fallback",), "a model cannot stand in for itself")
         elif (message := names.missing(wanted)) is not None:
             yield document.problem(("fallback",), message)
-        else:
+        elif names.models.get(name) is member:
             edges[name] = wanted
     for cycle in _cycles(edges):
         message = f"fallbacks that lead back to where they began: {' -> '.join((*cycle, cycle[0]))}"
@@ -136,9 +142,9 @@ def _cycles(edges: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
             yield (*cycle[first:], *cycle[:first])
 
 
-def _drafts(names: _Names) -> Iterator[Problem]:
-    for name, member in names.models.items():
-        document = member.document
+def _drafts(models: Sequence[Member], names: _Names) -> Iterator[Problem]:
+    for member in models:
+        name, document = _name(member), member.document
         for path, draft in member.drafts:
             wanted = draft.get("model")
             if not isinstance(wanted, str):

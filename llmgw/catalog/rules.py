@@ -6,6 +6,7 @@ Documents whose shape is at fault take part as far as they can be read, so that 
 import zoneinfo
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final
 
 from llmgw.catalog import notify_rules, references, scaling_rules, windows
@@ -57,13 +58,38 @@ class Known:
     canonical: Callable[[str], str]  #: a source's one spelling; raises ValueError with advice
 
 
-def check_model(document: Document, known: Known, *, is_shapely: bool) -> list[Problem]:
-    """The rules of one Model document, its levels' blocks made whole. `is_shapely`: it is of its kind's shape; else
-    engines do not see its profiles."""
+class Extent(StrEnum):
+    """How much of a profile can be judged."""
+
+    SHAPELY = "shapely"  #: all: its engine is asked as well
+    MISSHAPEN = "misshapen"  #: all but what its engine says: that sees well-formed ones only
+    PART = "part"  #: only what it gives: the rest was to come from a template that is not there
+
+
+def check_model(document: Document, known: Known, extents: Sequence[Extent]) -> list[Problem]:
+    """The rules of one Model document, its levels' blocks made whole. `extents`: of each profile."""
     problems = [*_run_elsewhere(document), *_unique_profiles(document)]
-    for index, profile in enumerate(as_list(as_mapping(document.value).get("profiles"))):
-        problems += _profile_and_levels(document, index, as_mapping(profile), known, is_shapely)
+    profiles = as_list(as_mapping(document.value).get("profiles"))
+    for index, (profile, extent) in enumerate(zip(profiles, extents, strict=True)):
+        problems += _profile_and_levels(document, index, as_mapping(profile), known, extent)
     return [*problems, *scaling_rules.check(document)]
+
+
+def extents_of(document: Document, misshapen: Sequence[Problem], *, whole: bool) -> list[Extent]:
+    """`misshapen`: what is wrong with the document's shape; where that is not within a profile, the profile is well
+    formed. `whole` false: something of the document was to come from elsewhere."""
+    count = len(as_list(as_mapping(document.value).get("profiles")))
+    if not whole:
+        return [Extent.PART] * count
+    at_fault = [problem.path for problem in misshapen]
+    if json_path(("profiles",)) in at_fault:
+        return [Extent.MISSHAPEN] * count
+    return [
+        Extent.MISSHAPEN
+        if any(path.startswith(json_path(("profiles", index))) for path in at_fault)
+        else Extent.SHAPELY
+        for index in range(count)
+    ]
 
 
 def check_together(
@@ -203,15 +229,15 @@ def _one_cluster(clusters: Sequence[Document]) -> Iterator[Problem]:
 
 
 def _profile_and_levels(
-    document: Document, index: int, profile: Mapping[str, Any], known: Known, is_shapely: bool
+    document: Document, index: int, profile: Mapping[str, Any], known: Known, extent: Extent
 ) -> Iterator[Problem]:
     path = ("profiles", index)
-    found = list(_judged(document, path, profile, known, is_shapely))
+    found = list(_judged(document, path, profile, known, extent))
     yield from found
     told = {(problem.path.removeprefix(json_path(path)), problem.message) for problem in found}
     for level in LEVELS:
         at = (*path, level)
-        for problem in _judged(document, at, profile[level], known, is_shapely) if _is_map(profile.get(level)) else ():
+        for problem in _judged(document, at, profile[level], known, extent) if _is_map(profile.get(level)) else ():
             inherited = (problem.line, problem.column) == document.place(at)
             if not (inherited and (problem.path.removeprefix(json_path(at)), problem.message) in told):
                 yield problem
@@ -222,19 +248,22 @@ def _is_map(value: Any) -> bool:
 
 
 def _judged(
-    document: Document, path: Path, profile: Mapping[str, Any], known: Known, is_shapely: bool
+    document: Document, path: Path, profile: Mapping[str, Any], known: Known, extent: Extent
 ) -> Iterator[Problem]:
-    found = list(_profile(document, path, profile, known))
-    yield from found if found or not is_shapely else _asked_engine(document, path, profile, known)
+    whole = extent is not Extent.PART
+    found = list(_profile(document, path, profile, known, whole))
+    yield from found if found or extent is not Extent.SHAPELY else _asked_engine(document, path, profile, known)
 
 
-def _profile(document: Document, path: Path, profile: Mapping[str, Any], known: Known) -> Iterator[Problem]:
+def _profile(
+    document: Document, path: Path, profile: Mapping[str, Any], known: Known, whole: bool
+) -> Iterator[Problem]:
     engine = profile.get("engine")
     if isinstance(engine, str):
-        yield from _engine(document, path, engine, profile, known)
+        yield from _engine(document, path, engine, profile, known, whole)
     for at, spec in _files(profile):
         yield from _source(document, (*path, *at), as_mapping(spec), known)
-    if profile.get("exclusive") is True and profile.get("devices", 0) == 0:
+    if profile.get("exclusive") is True and profile.get("devices", 0 if whole else None) == 0:
         message = "needs `devices` above 0: it keeps other replicas off them"
         yield document.problem((*path, "exclusive"), message)
     for name in as_mapping(profile.get("env")):
@@ -243,14 +272,16 @@ def _profile(document: Document, path: Path, profile: Mapping[str, Any], known: 
             yield document.problem((*path, "env", name), message, at_key=True)
 
 
-def _engine(document: Document, path: Path, engine: str, profile: Mapping[str, Any], known: Known) -> Iterator[Problem]:
+def _engine(
+    document: Document, path: Path, engine: str, profile: Mapping[str, Any], known: Known, whole: bool
+) -> Iterator[Problem]:
     if engine not in known.engines:
         installed = ", ".join(sorted(name for name, its in known.engines.items() if its.lost is None)) or "none"
         hint = did_you_mean(engine, known.engines)
         yield document.problem((*path, "engine"), f"no engine {quoted(engine)}{hint} (installed: {installed})")
         return
     rules = known.engines[engine]
-    if rules.needs_weights and "weights" not in profile:
+    if whole and rules.needs_weights and "weights" not in profile:
         yield document.problem(path, f"missing key 'weights': the engine {engine} loads a file")
     for file, _ in _files(profile):
         if rules.roles is not None and file[-1] not in rules.roles:
@@ -263,7 +294,7 @@ def _engine(document: Document, path: Path, engine: str, profile: Mapping[str, A
         return  # its shape is already at fault
     at = (*path, "options") if "options" in profile else path
     try:
-        yield from check_options(document, at, options, rules.options_schema)
+        yield from check_options(document, at, options, rules.options_schema, whole=whole)
     except BROKEN_SCHEMA as error:
         message = f"the engine plugin {engine} has a faulty options schema ({type(error).__name__}): update the plugin"
         yield document.problem(at, message)

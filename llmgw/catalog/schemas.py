@@ -29,6 +29,12 @@ from llmgw.errors import Problem
 BROKEN_SCHEMA: Final = (SchemaError, UnknownType, UndefinedTypeCheck, Unresolvable, re.error, TypeError, ValueError)
 """What validating with a plugin's faulty schema may raise."""
 
+PART: Final = "part"
+"""As a kind: a Model document of which something is missing that was to come from elsewhere."""
+
+_WHOLE: Final = frozenset({"required", "dependentRequired", "anyOf", "oneOf", "not", "if", "minProperties"})
+"""Keywords that what is missing may yet satisfy."""
+
 _TYPES: Final = {
     "object": "a mapping", "array": "a list", "string": "text", "integer": "a whole number",
     "number": "a number", "boolean": "true or false", "null": "nothing",
@@ -51,7 +57,10 @@ def load_schema(name: str) -> dict[str, Any]:
 
 def _schema_of(kind: str) -> dict[str, Any]:
     """What a kind is judged by: a Template without its nulls, which editors are to accept."""
-    return template_schema(load_schema("model"), nullable=False) if kind == "Template" else load_schema(kind.lower())
+    if kind not in ("Template", PART):
+        return load_schema(kind.lower())
+    template = template_schema(load_schema("model"), nullable=False)
+    return template if kind == "Template" else {"$ref": "#/$defs/partial", "$defs": template["$defs"]}
 
 
 @cache
@@ -72,14 +81,18 @@ def check(document: Document, kind: str) -> list[Problem]:
     return _problems(validator_for(kind).iter_errors(document.value), document, ())
 
 
-def check_options(document: Document, path: Path, options: Any, schema: Mapping[str, Any]) -> list[Problem]:
-    """Every way in which a profile's `options`, at `path`, do not fit the engine's own schema.
+def check_options(
+    document: Document, path: Path, options: Any, schema: Mapping[str, Any], *, whole: bool = True
+) -> list[Problem]:
+    """Every way in which a profile's `options`, at `path`, do not fit the engine's own schema. `whole` false: some of
+    them may be missing that were to come from elsewhere.
 
     Raises one of BROKEN_SCHEMA when the schema itself is at fault.
     """
     if document.plain and accepting.of_plugin(schema)(options):
         return []
-    return _problems(judge_of(schema).iter_errors(options), document, path)
+    errors = judge_of(schema).iter_errors(options)
+    return _problems((error for error in errors if whole or error.validator not in _WHOLE), document, path)
 
 
 def _problems(errors: Iterable[ValidationError], document: Document, prefix: Path) -> list[Problem]:

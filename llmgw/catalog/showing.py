@@ -43,8 +43,8 @@ def show(source: Source, name: str) -> Shown | None:
     for document in _of_kind(source, "Model"):
         if document.value.get("name") != name:
             continue
-        merged, _ = templates.merge(document)
-        return None if merged is None else _shown(name, merged)
+        merged = templates.merge(document)
+        return _shown(name, merged.document) if merged.found else None
     return None
 
 

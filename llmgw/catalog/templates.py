@@ -6,22 +6,48 @@ over the template's profile of its name; a file with a `source` of its own takes
 a secret is one value. `null` takes away what the template says. A value keeps the place where it was written.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import difflib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from llmgw.catalog import schemas
 from llmgw.catalog.document import Document, as_mapping, quoted
 from llmgw.catalog.levels import OF_THE_ENGINE
 from llmgw.catalog.node import Elsewhere, Node, list_of
+from llmgw.catalog.partial import NOT_SHARED
 from llmgw.catalog.schemas import did_you_mean
 from llmgw.errors import Problem
 
 MAX_CHAIN: Final = 8  #: templates that extend one another
+_SURELY: Final = 0.8
+"""How alike a name must be to a template's for a document to be judged over that; what is less alike is asked about."""
+_SHOWN: Final = 20  #: templates named in a message
 
 _OWN: Final = frozenset({"apiVersion", "kind", "name", "extends"})
 """Keys of a template itself, which nobody inherits."""
+_BLAMED: Final = frozenset(NOT_SHARED)
+"""Keys that a template must not have, and is blamed for itself."""
 _OF_A_FILE: Final = ("sha256", "size")
 _SECRET: Final = frozenset({"from_env", "from_file"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """A document over its template. `whole` false: of what it extends not all is known, so that what it lacks may be
+    there. `found` false: not what it names is under it."""
+
+    document: Document
+    whole: bool = True
+    found: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """A template's values, each at its place. `whole` false: the chain of what it extends breaks."""
+
+    node: Node
+    whole: bool = True
 
 
 class Templates:
@@ -33,9 +59,9 @@ class Templates:
         self.documents = tuple(documents)
         self.complete = complete
         self._by_name: dict[str, Document] = {}
-        self._bases: dict[str, Node | None] = {}
+        self._bases: dict[str, _Base] = {}
         for document in documents:
-            self.problems += schemas.check(document.with_root(_without_nulls(document.root)), "Template")
+            self.problems += schemas.check(without_nulls(document), "Template")
             name = as_mapping(document.value).get("name")
             if not isinstance(name, str):
                 continue
@@ -46,18 +72,29 @@ class Templates:
         for name in self._by_name:
             self._base(name, ())
 
-    def merge(self, document: Document) -> tuple[Document | None, list[Problem]]:
-        """The document merged over the template that it extends; itself where it extends none. None: there is no such
-        template, so that little can be said of the document."""
+    def merge(self, document: Document) -> Merged:
+        """The document merged over the template that it extends. Where there is none of that name: over that which was
+        surely meant, so that its other problems are told at once."""
         wanted = as_mapping(document.value).get("extends")
-        if not isinstance(wanted, str):
-            return document, []
-        if wanted not in self._by_name:
-            return None, list(self._missing(document, wanted))
-        base = self._base(wanted, ())
-        if base is None:
-            return None, []  # the template was blamed
-        return document.with_root(_merged(base, document.root), plain=self._all_plain()), []
+        if wanted is None:
+            return Merged(document=document)
+        meant = self._meant(wanted) if isinstance(wanted, str) else None
+        if meant is None:
+            return Merged(document=without_nulls(document), whole=False, found=False)
+        base = self._base(meant, ())
+        merged = document.with_root(_merged(base.node, document.root), plain=self._all_plain())
+        if not base.whole:
+            return Merged(document=without_nulls(merged), whole=False, found=False)
+        return Merged(document=merged, found=meant == wanted)
+
+    def missing(self, models: Sequence[Document]) -> Iterator[Problem]:
+        """Each document whose template is not there. Asked anew each time, since it names models."""
+        known: frozenset[str] | None = None
+        for document in (*self.documents, *models) if self.complete else ():
+            wanted = as_mapping(document.value).get("extends")
+            if isinstance(wanted, str) and wanted not in self._by_name:
+                known = known or frozenset(_names_of(models))
+                yield self._no_template(document, wanted, known)
 
     def unused(self, models: Sequence[Document]) -> Iterator[Problem]:
         """A warning for each template that nothing extends."""
@@ -69,46 +106,68 @@ class Templates:
     def _all_plain(self) -> bool:
         return all(document.plain for document in self.documents)
 
-    def _missing(self, document: Document, wanted: str) -> Iterator[Problem]:
-        if self.complete:
-            hint = did_you_mean(wanted, self._by_name)
-            yield document.problem(("extends",), f"no template {quoted(wanted)}{hint}")
+    def _meant(self, wanted: str) -> str | None:
+        if wanted in self._by_name:
+            return wanted
+        near = difflib.get_close_matches(wanted[:100], self._by_name, n=1, cutoff=_SURELY) if self.complete else []
+        return near[0] if near else None
 
-    def _base(self, name: str, chain: tuple[str, ...]) -> Node | None:
+    def _no_template(self, document: Document, wanted: str, models: Collection[str]) -> Problem:
+        if wanted in models:
+            message = (
+                f"{quoted(wanted)} is a model, and only a Template can be extended: write what they have in common "
+                "into a document of `kind: Template`, and let both extend that"
+            )
+        else:
+            there = ", ".join(sorted(self._by_name)[:_SHOWN])
+            hint = did_you_mean(wanted, self._by_name) or (f" (there are: {there})" if there else " (there is none)")
+            message = f"no template {quoted(wanted)}{hint}"
+        return document.problem(("extends",), message)
+
+    def _base(self, name: str, chain: tuple[str, ...]) -> _Base:
         """A template's values, each at its place, merged over those of the one that it extends."""
         if name not in self._bases:
             self._bases[name] = self._resolve(name, chain)
         return self._bases[name]
 
-    def _resolve(self, name: str, chain: tuple[str, ...]) -> Node | None:
+    def _resolve(self, name: str, chain: tuple[str, ...]) -> _Base:
         document, here = self._by_name[name], (*chain, name)
-        if not isinstance(document.value, dict):
-            return None
         wanted = document.value.get("extends")
         own = _placed(document.root, document.file)
         if not isinstance(wanted, str):
-            return own
+            return _Base(own)
         if wanted in here:
             round_trip = " -> ".join((*here[here.index(wanted) :], wanted))
             self.problems.append(document.problem(("extends",), f"the template extends itself: {round_trip}"))
-            return None
+            return _Base(own, whole=False)
         if len(here) >= MAX_CHAIN:
             message = f"more than {MAX_CHAIN} templates that extend one another"
             self.problems.append(document.problem(("extends",), message))
-            return None
+            return _Base(own, whole=False)
         if wanted not in self._by_name:
-            self.problems += self._missing(document, wanted)
-            return None
+            return _Base(own, whole=False)
         below = self._base(wanted, here)
-        return None if below is None else _merged(below, own)
+        return _Base(_merged(below.node, own), whole=below.whole)
+
+
+def without_nulls(document: Document) -> Document:
+    """A part of a model without what takes away what another part says."""
+    return document.with_root(_without_nulls(document.root))
 
 
 def _without_nulls(node: Node) -> Node:
-    """A template that extends another takes away what that says, as a model does."""
+    if isinstance(node.value, list):
+        return list_of([_without_nulls(inner) for inner in node.items.values()], node)
     if not isinstance(node.value, dict):
         return node
     items = {key: _without_nulls(inner) for key, inner in node.items.items() if inner.value is not None}
     return Node({key: inner.value for key, inner in items.items()}, node.place, items, node.keys, node.size)
+
+
+def _names_of(documents: Sequence[Document]) -> Iterator[str]:
+    for document in documents:
+        if isinstance(name := as_mapping(document.value).get("name"), str):
+            yield name
 
 
 def _placed(node: Node, file: str) -> Node:
@@ -120,7 +179,7 @@ def _placed(node: Node, file: str) -> Node:
 
 def _merged(base: Node, over: Node) -> Node:
     """A document over a template."""
-    inherited = {key: node for key, node in base.items.items() if key not in _OWN}
+    inherited = {key: node for key, node in base.items.items() if key not in _OWN | _BLAMED}
     return _map_over(inherited, base, over, top=True)
 
 

@@ -162,7 +162,7 @@ def test_what_a_model_lacks_is_told_at_the_model() -> None:
 
 
 def test_a_template_that_is_not_there_is_told_with_a_name_that_is() -> None:
-    files = {"a.yaml": extending().replace("extends: base", "extends: bse"), "base.yaml": BASE}
+    files = {"a.yaml": extending(rest=WEIGHTS).replace("extends: base", "extends: bse"), "base.yaml": BASE}
     assert texts(files) == ["a.yaml:4:10: $.extends: no template 'bse'; did you mean 'base'?"]
     assert texts({**files, "c.yaml": "a: ["}) == [
         "c.yaml:1:5: not valid YAML: while parsing a flow node, expected the node content, but found '<stream end>'"
@@ -171,7 +171,7 @@ def test_a_template_that_is_not_there_is_told_with_a_name_that_is() -> None:
 
 def test_a_model_that_could_not_be_merged_is_no_missing_name_to_others() -> None:
     files = {"a.yaml": extending().replace("base", "none"), "b.yaml": model("b", "fallback: one\n")}
-    assert texts(files) == ["a.yaml:4:10: $.extends: no template 'none'"]
+    assert texts(files) == ["a.yaml:4:10: $.extends: no template 'none' (there is none)"]
 
 
 def test_templates_that_extend_themselves_are_told_once_with_the_round() -> None:
