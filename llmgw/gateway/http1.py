@@ -17,7 +17,8 @@ from typing import Any, Final
 import httptools
 
 from llmgw.gateway.admission import Buffers
-from llmgw.gateway.keys import Caller
+from llmgw.gateway.fields import Fields, understand
+from llmgw.gateway.keys import Caller, Credential
 from llmgw.gateway.openai import ApiError, Code
 from llmgw.units import format_bytes
 
@@ -30,22 +31,7 @@ DENIED_BODY: Final = 64 * 1024
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
-HOP_BY_HOP: Final = frozenset((
-    b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
-    b"transfer-encoding", b"upgrade", b"http2-settings",
-))  # fmt: skip
-"""RFC 9110 section 7.6.1: about one connection, so never forwarded. Whatever `Connection` names joins them."""
-
-_NOT_FORWARDED: Final = HOP_BY_HOP | {
-    b"host", b"content-length", b"expect", b"x-request-id",  # written anew, or settled here
-    b"authorization", b"x-api-key",  # the client's credentials are for us, the engine has its own key
-    b"accept-encoding",  # a compressed stream could not be ended with an error event
-    b"x-llmgw-no-fallback",  # a word to us
-}  # fmt: skip
-_EXAMINED: Final = _NOT_FORWARDED | {b"content-type", b"content-encoding", b"origin", b"sec-fetch-site"}
-
 _SANE_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}").fullmatch
-_LOCAL_ORIGIN: Final = re.compile(rb"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?").fullmatch
 _ABSOLUTE: Final = re.compile(rb"https?://[^/?#]*", re.IGNORECASE).match
 _ID_PREFIX: Final = b"req-" + secrets.token_hex(6).encode()
 _ids: Final = itertools.count(1)
@@ -89,7 +75,7 @@ class Request:
         self.counted = 0
 
 
-Admit = Callable[[bytes | None], tuple[Caller, ApiError | None]]
+Admit = Callable[[Credential | None], tuple[Caller, ApiError | None]]
 """Whose request it is by the token that it brings, if any; and why it is denied."""
 
 
@@ -113,8 +99,8 @@ class RequestParser:
     """
 
     __slots__ = (
-        "_admit", "_body", "_buffers", "_fed_head", "_headers", "_max_body", "_parser", "_request", "_size",
-        "_upgrading", "_url", "expects_continue", "last", "part", "ready", "refusal",
+        "_admit", "_body", "_buffers", "_fed_head", "_headers", "_id", "_length", "_max_body", "_parser", "_request",
+        "_size", "_upgrading", "_url", "expects_continue", "last", "part", "ready", "refusal",
     )  # fmt: skip
 
     def __init__(self, max_body: Callable[[], int], buffers: Buffers, admit: Admit) -> None:
@@ -124,7 +110,9 @@ class RequestParser:
         self._parser: Any = httptools.HttpRequestParser(self)
         self.part = Part.START
         self._url = b""
-        self._headers: list[tuple[bytes, bytes]] = []
+        self._headers: list[tuple[bytes, bytes]] = []  #: all but the next two, which differ from request to request
+        self._length: bytes | None = None
+        self._id: bytes | None = None
         self._fed_head = 0
         self._request: Request | None = None
         self._body: bytes | bytearray = b""
@@ -163,6 +151,7 @@ class RequestParser:
         self.part = Part.HEAD
         self._url = b""
         self._headers = []
+        self._length = self._id = None
         self._fed_head = 0
         self._body = b""
         self._size = 0
@@ -172,7 +161,12 @@ class RequestParser:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.part is Part.HEAD:
-            self._headers.append((name, value))
+            if (size := len(name)) == 14 and name.lower() == b"content-length":
+                self._length = value  # a number, and alone: llhttp has checked that
+            elif size == 12 and name.lower() == b"x-request-id":
+                self._id = value if self._id is None else b""
+            else:
+                self._headers.append((name, value))
         else:  # trailers are dropped, but not for ever
             self._fed_head += len(name) + len(value)
             if self._fed_head > MAX_HEAD:
@@ -225,32 +219,21 @@ class RequestParser:
     # what llhttp leaves to us
 
     def _read_head(self, method: str, http11: bool) -> Request:
-        forward: list[bytes] = []
-        found: dict[bytes, bytes] = {}
-        size = len(self._url)
-        for name, value in self._headers:
-            size += len(name) + len(value)
-            low = name.lower()
-            if low in _EXAMINED:
-                if low == b"host" and low in found:
-                    self._refuse(_bad_request("more than one Host header"))
-                found[low] = value if low not in found else found[low] + b", " + value
-            if low not in _NOT_FORWARDED:
-                forward += (name, b": ", value, b"\r\n")
-        if size > MAX_HEAD:
+        fields = understand(tuple(self._headers))
+        if len(self._url) + fields.size > MAX_HEAD:
             self._refuse_head()
-        caller, denied = self._admit(_credential(found))
-        if denied is not None and (b"expect" in found or int(found.get(b"content-length", b"0")) > DENIED_BODY):
+        if fields.hosts > 1:
+            self._refuse(_bad_request("more than one Host header"))
+        length = 0 if self._length is None else int(self._length)
+        caller, denied = self._admit(fields.credential)
+        if denied is not None and (fields.expect is not None or length > DENIED_BODY):
             self._refuse(denied)  # before the body is sent
-        self._check_framing(found, http11)
-        if b"connection" in found:
-            forward = _without_named(forward, found[b"connection"])
-        self.expects_continue = b"expect" in found and http11 and found[b"expect"].lower() == b"100-continue"
-        request_id = found.get(b"x-request-id", b"")
-        if not _SANE_ID(request_id):
+        self._check_framing(fields, length, http11)
+        self.expects_continue = fields.expect == b"100-continue" and http11
+        request_id = self._id
+        if request_id is None or not _SANE_ID(request_id):
             request_id = new_request_id()
         tag = b"X-Request-Id: %b\r\n" % request_id
-        origin = found.get(b"origin")
         target = _origin_form(self._url)
         return Request(
             method=method,
@@ -259,29 +242,26 @@ class RequestParser:
             body=b"",
             http11=http11,
             keep_alive=False,
-            content_type=found.get(b"content-type", b""),
-            content_encoding=found.get(b"content-encoding", b""),
-            forward=b"".join((*forward, tag)),
-            echo=tag if origin is None else tag + _cross_origin(origin),
-            foreign=origin is not None and _is_foreign(origin, found),
+            content_type=fields.content_type,
+            content_encoding=fields.content_encoding,
+            forward=fields.forward + tag,
+            echo=tag + fields.cross,
+            foreign=fields.foreign,
             buffers=self._buffers,
             caller=caller,
             id=request_id.decode("latin-1"),
             denied=denied,
-            fallback=found.get(b"x-llmgw-no-fallback", b"").lower() in _UNSET,
+            fallback=fields.fallback,
         )
 
-    def _check_framing(self, found: dict[bytes, bytes], http11: bool) -> None:
-        if http11 and b"host" not in found:
+    def _check_framing(self, fields: Fields, length: int, http11: bool) -> None:
+        if http11 and not fields.hosts:
             self._refuse(_bad_request("no Host header"))
-        coding = found.get(b"transfer-encoding")
-        if coding is not None and (coding.lower() != b"chunked" or not http11):
+        if fields.coding is not None and (fields.coding != b"chunked" or not http11):
             self._refuse(_bad_request("the only Transfer-Encoding understood is 'chunked', in HTTP/1.1"))
-        # llhttp has checked that it is a number, and alone.
-        length = found.get(b"content-length")
-        if length is not None and int(length) > self._max_body():
+        if length > self._max_body():
             self._refuse(_too_large(self._max_body()))
-        if length is not None and int(length) > self._buffers.limit - self._buffers.used:
+        if length > self._buffers.limit - self._buffers.used:
             self._refuse(_OVERLOADED)  # before it is sent
 
     def _decline_upgrade(self, rest: bytes) -> None:
@@ -302,6 +282,10 @@ class RequestParser:
                 value = b"close" if b"close" in value.lower() else b"keep-alive"
             if low != b"upgrade":
                 head.append(b"%b: %b\r\n" % (name, value))
+        if self._length is not None:
+            head.append(b"Content-Length: %b\r\n" % self._length)
+        if self._id is not None:
+            head.append(b"X-Request-Id: %b\r\n" % self._id)
         self._parser = httptools.HttpRequestParser(self)
         self.part = Part.START
         self.feed(b"".join((*head, b"\r\n", rest)))
@@ -327,7 +311,6 @@ class RequestParser:
             raise _Refused
 
 
-_UNSET: Final = frozenset((b"", b"0", b"false", b"no"))
 _OVERLOADED: Final = ApiError(
     status=503, code=Code.OVERLOADED, message="too many large requests are in hand: try again shortly", retry_after=2
 )
@@ -356,42 +339,6 @@ def _origin_form(url: bytes) -> bytes:
         return url
     target = url[absolute.end() :]
     return target if target.startswith(b"/") else b"/" + target
-
-
-def _credential(found: dict[bytes, bytes]) -> bytes | None:
-    """The token: as OpenAI's clients send it, or as Anthropic's do."""
-    if (value := found.get(b"authorization")) is not None:
-        scheme, _, token = value.partition(b" ")
-        return token.strip() if scheme.lower() == b"bearer" else value
-    return found.get(b"x-api-key")
-
-
-def _without_named(forward: list[bytes], connection: bytes) -> list[bytes]:
-    """`forward` (name, colon, value, line end, ...) without the fields that the Connection header names."""
-    named = {token.strip().lower() for token in connection.split(b",")} - {b"keep-alive", b"close", b""}
-    if not named:
-        return forward
-    lines = (forward[i : i + 4] for i in range(0, len(forward), 4))
-    return [piece for line in lines if line[0].lower() not in named for piece in line]
-
-
-def _cross_origin(origin: bytes) -> bytes:
-    """Pages served from this very machine may call us; no other site may use its visitors' models."""
-    if not _LOCAL_ORIGIN(origin):
-        return b"Vary: Origin\r\n"
-    return b"Access-Control-Allow-Origin: %b\r\nVary: Origin\r\n" % origin
-
-
-def _is_foreign(origin: bytes, found: dict[bytes, bytes]) -> bool:
-    """Whether a browser sends this for a page of another site, and did not have to ask us before.
-
-    For JSON it asks with a preflight, and is told no by what the answer lacks. Plain text and forms it just sends.
-    """
-    if _LOCAL_ORIGIN(origin) or found.get(b"content-type", b"").lower().startswith(b"application/json"):
-        return False
-    if b"sec-fetch-site" in found:  # the browser's own word, where it gives one; right behind a reverse proxy too
-        return found[b"sec-fetch-site"] == b"cross-site"
-    return origin.partition(b"://")[2] != found.get(b"host")
 
 
 _STATUS_LINES: Final = {

@@ -8,7 +8,7 @@ import hmac
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from llmgw.gateway.openai import CLASSES, ApiError, Code
 from llmgw.store.tokens import digest, id_of
@@ -37,6 +37,17 @@ class Bucket:
         """Seconds until `amount` is in it; 0: it is."""
         missing = amount - self.fill(now)
         return max(0.0, missing * MINUTE / self.per_minute)
+
+
+class Credential(NamedTuple):
+    """A token as it was sent, once it need not be known any more. `id` None: none of ours."""
+
+    id: str | None
+    digest: str
+
+    @classmethod
+    def of(cls, token: bytes) -> "Credential":
+        return cls(id_of(token), digest(token))
 
 
 class Caller:
@@ -147,16 +158,16 @@ class Keyring:
         self.callers = callers
         self.required = required or bool(callers)
 
-    def admit(self, credential: bytes | None, wall: Wall) -> Caller | ApiError:
-        """Whose request it is. `credential`: a token as it was sent; None: there was none."""
+    def admit(self, credential: Credential | None, wall: Wall) -> Caller | ApiError:
+        """Whose request it is. `credential` None: there was none."""
         if not self.required:
             return self.anonymous
         if credential is None:
             return MISSING
-        caller = self.callers.get(id_of(credential) or "")
+        caller = self.callers.get(credential.id or "")
         key = None if caller is None else caller.key
         # Compared in any case, and in constant time: how long it takes tells nobody how near he came.
-        same = hmac.compare_digest(digest(credential), _NO_DIGEST if key is None else key.digest)
+        same = hmac.compare_digest(credential.digest, _NO_DIGEST if key is None else key.digest)
         if caller is None or key is None or not same:
             return WRONG
         if key.revoked is not None:

@@ -1,9 +1,11 @@
 """An engine's answer as its client gets it: header fields, framing, and how it ends when the engine is lost. No I/O."""
 
 from collections.abc import Sequence
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from llmgw.gateway import http1
+from llmgw.gateway.fields import HOP_BY_HOP, REMEMBERED
 from llmgw.gateway.http1 import Request
 from llmgw.gateway.openai import ApiError, error_event
 from llmgw.gateway.tokens import Tally
@@ -11,12 +13,32 @@ from llmgw.gateway.tokens import Tally
 LONGEST_LINE: Final = 64 * 1024
 """Of an event stream, in bytes: a longer line is passed on in pieces."""
 
-_NOT_RELAYED: Final = http1.HOP_BY_HOP | {
-    b"content-length", b"x-request-id", b"x-accel-buffering", b"x-llmgw-fallback",  # written anew
+_NOT_RELAYED: Final = HOP_BY_HOP | {
+    b"x-request-id", b"x-accel-buffering", b"x-llmgw-fallback",  # written anew
     b"access-control-allow-origin", b"access-control-allow-credentials", b"access-control-allow-methods",
     b"access-control-allow-headers", b"access-control-expose-headers", b"access-control-max-age",  # ours to grant
 }  # fmt: skip
-_EXAMINED: Final = _NOT_RELAYED | {b"content-type", b"content-encoding"}
+
+
+class _Answered(NamedTuple):
+    lines: bytes  #: status line and header fields that travel on
+    stream: bool  #: of server-sent events, as they are
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _understand(status: int, headers: tuple[tuple[bytes, bytes], ...]) -> _Answered:
+    """`headers` without Content-Length: engines send the same with each answer, but for that."""
+    lines, stream, plain = [http1.status_line(status)], False, True
+    for name, value in headers:
+        low = name.lower()
+        if low == b"content-type":
+            stream = value.lower().startswith(b"text/event-stream")
+        elif low == b"content-encoding":
+            plain = False
+        if low not in _NOT_RELAYED:
+            lines += (name, b": ", value, b"\r\n")
+    lines.append(b"X-Accel-Buffering: no\r\n")  # nginx in front of us must not collect the stream
+    return _Answered(b"".join(lines), stream and plain)
 
 
 class Reply:
@@ -37,37 +59,28 @@ class Reply:
         self.keep_alive = request.keep_alive  #: whether the connection can be used again after it
 
     def head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
-        request, length, plain = self._request, None, True
-        lines = [http1.status_line(status)]
-        for name, value in headers:
-            low = name.lower()
-            if low in _EXAMINED:
-                if low == b"content-length":
-                    length = value
-                elif low == b"content-type":
-                    self._stream = value.lower().startswith(b"text/event-stream")
-                elif low == b"content-encoding":
-                    plain = False
-                if low in _NOT_RELAYED:
-                    continue
-            lines += (name, b": ", value, b"\r\n")
-        self._stream = self._stream and plain
-        # X-Accel-Buffering: nginx in front of us must not collect the stream.
-        lines += (request.echo, self.extra, b"X-Accel-Buffering: no\r\n")
+        request, length, told = self._request, None, []
+        for field in headers:
+            if len(field[0]) == 14 and field[0].lower() == b"content-length":
+                length = field[1]
+            else:
+                told.append(field)
+        answered = _understand(status, tuple(told))
+        self._stream = answered.stream
+        framing, closing = b"", b""
         if status in (204, 304):
             self._sized = True
         elif length is not None and not self._stream:
             self._sized = True
-            lines += (b"Content-Length: ", length, b"\r\n")
+            framing = b"Content-Length: %b\r\n" % length
         elif request.http11:
             self._chunked = True
-            lines.append(b"Transfer-Encoding: chunked\r\n")
+            framing = b"Transfer-Encoding: chunked\r\n"
         else:
             self.keep_alive = False
         if self.keep_alive != request.http11:  # otherwise it is the version's default
-            lines.append(b"Connection: keep-alive\r\n" if self.keep_alive else b"Connection: close\r\n")
-        lines.append(b"\r\n")
-        return b"".join(lines)
+            closing = b"Connection: keep-alive\r\n" if self.keep_alive else b"Connection: close\r\n"
+        return b"%b%b%b%b%b\r\n" % (answered.lines, request.echo, self.extra, framing, closing)
 
     @property
     def is_stream(self) -> bool:

@@ -20,7 +20,7 @@ from llmgw.gateway.client import ClientConnection, Limits
 from llmgw.gateway.entry import begin, refuse
 from llmgw.gateway.exchange import Exchange
 from llmgw.gateway.http1 import Request
-from llmgw.gateway.keys import Caller
+from llmgw.gateway.keys import Caller, Credential
 from llmgw.gateway.openai import ApiError, Code
 from llmgw.gateway.relay import Relay
 from llmgw.gateway.routes import NOT_READY, Refusal, RoutingTable
@@ -199,7 +199,7 @@ class Gateway:
         assert self._relay is not None
         self._relay.keyring.change(keys, self._relay.loop.time(), required=required)
 
-    def _admit(self, credential: bytes | None) -> tuple[Caller, ApiError | None]:
+    def _admit(self, credential: Credential | None) -> tuple[Caller, ApiError | None]:
         assert self._relay is not None
         keyring = self._relay.keyring
         if not keyring.required:
