@@ -14,6 +14,7 @@ from llmgw.engine.api import engine_key
 from llmgw.ids import ModelName, ReplicaId
 from llmgw.plan import Endpoint
 from llmgw.secretref import SecretMissing, read_token
+from llmgw.units import Bytes, format_bytes
 
 IDLE: Final = 30.0
 """Seconds that an unused connection is kept. Engines close theirs sooner or later than that; both are expected."""
@@ -22,6 +23,8 @@ _STALE: Final = 1.0
 SILENCE: Final = 15.0
 """Seconds without a word from an engine's machine after which a connection is lost. An engine that thinks is not
 silent: its machine's kernel acknowledges all the same."""
+MAX_HEAD: Final = 256 * 1024
+"""Bytes of an answer's status line and header fields; what has been read together with their end may be more."""
 _JOIN: Final = 128 * 1024
 """Up to this size, copying a body behind its head is cheaper than a second write."""
 
@@ -150,12 +153,17 @@ class Target:
         self.idle = keep
 
 
+class _Unfit(Exception):
+    """Ends parsing from inside a callback: it is HTTP, but not such as can be passed on."""
+
+
 class EngineConnection(asyncio.Protocol):
     """One connection to an engine. Between answers it lies in its target's pool."""
 
     __slots__ = (
-        "_answered", "_body", "_complete", "_extra", "_head_done", "_head_told", "_headers", "_keep", "_loop",
-        "_parser", "_paused", "_receiver", "_reused", "_sent_at", "_status", "_target", "_transport", "idle_since",
+        "_answered", "_body", "_complete", "_extra", "_head_done", "_head_fed", "_head_told", "_headers", "_keep",
+        "_loop", "_parser", "_paused", "_receiver", "_reused", "_sent_at", "_status", "_target", "_transport",
+        "idle_since",
     )  # fmt: skip
 
     def __init__(self, target: Target, loop: asyncio.AbstractEventLoop) -> None:
@@ -176,6 +184,7 @@ class EngineConnection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._answered = self._head_done = self._head_told = self._complete = self._extra = False
         self._keep = False
+        self._head_fed = 0  #: bytes read of a head that is not complete
 
     @property
     def usable(self) -> bool:
@@ -242,11 +251,16 @@ class EngineConnection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             if not self._complete:
-                self._lose(f"its answer is not HTTP: {error}")
+                unfit = isinstance(error.__context__, _Unfit)
+                self._lose(str(error.__context__) if unfit else f"its answer is not HTTP: {error}")
                 return
             self._extra = True
         if self._head_done:
             self._tell(receiver)
+        elif (fed := self._head_fed + len(data)) > MAX_HEAD:
+            self._lose(f"the head of its answer is larger than {format_bytes(Bytes(MAX_HEAD))}")
+        else:
+            self._head_fed = fed
 
     def _tell(self, receiver: Receiver) -> None:
         if not (self._head_told or self._body or self._complete) and self._names(b"content-length"):
@@ -314,6 +328,10 @@ class EngineConnection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if status < 200 or self._extra:  # 100 Continue and the like: not the answer yet
             return
+        # A body in another coding would go further without a word about it.
+        codings = [value.strip().lower() for name, value in self._headers if name.lower() == b"transfer-encoding"]
+        if codings and codings != [b"chunked"]:
+            raise _Unfit("the only transfer coding of an answer that is understood is 'chunked'")
         self._status = status
         self._head_done = True
 
