@@ -190,8 +190,8 @@ def shown(text: str) -> str:
 
 def error_body(error: ApiError, path: str = "") -> bytes:
     """The OpenAI error object. Under /v1/messages it is an Anthropic one at the same time."""
-    inner = _error_object(error)
-    return _encode({"type": "error", "error": inner} if path.startswith("/v1/messages") else {"error": inner})
+    inner = _error_object(error, path)
+    return _encode({"type": "error", "error": inner} if _is_anthropic(path) else {"error": inner})
 
 
 def error_event(error: ApiError, path: str) -> bytes:
@@ -200,8 +200,8 @@ def error_event(error: ApiError, path: str) -> bytes:
     Chat and completions streams carry unnamed events; /v1/messages and /v1/responses name theirs, and clients there
     look for `event: error`. The SDKs raise on the `error` member in each case.
     """
-    inner = _error_object(error)
-    if path.startswith("/v1/messages"):
+    inner = _error_object(error, path)
+    if _is_anthropic(path):
         return b"event: error\ndata: %b\n\n" % _encode({"type": "error", "error": inner})
     if path.startswith("/v1/responses"):
         named = {"type": "error", "code": error.code, "message": error.message, "param": error.param, "error": inner}
@@ -209,8 +209,24 @@ def error_event(error: ApiError, path: str) -> bytes:
     return b"data: %b\n\n" % _encode({"error": inner})
 
 
-def _error_object(error: ApiError) -> dict[str, Any]:
-    return {"message": error.message, "type": _type_of(error.status), "param": error.param, "code": error.code}
+def _is_anthropic(path: str) -> bool:
+    return path.startswith("/v1/messages")
+
+
+def _error_object(error: ApiError, path: str) -> dict[str, Any]:
+    kind = _anthropic_type_of(error.status) if _is_anthropic(path) else _type_of(error.status)
+    return {"message": error.message, "type": kind, "param": error.param, "code": error.code}
+
+
+_ANTHROPIC: Final = {
+    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
+    429: "rate_limit_error", 503: "overloaded_error",
+}  # fmt: skip
+"""By status, as https://docs.claude.com/en/api/errors has them; clients there look at the type, not at a code."""
+
+
+def _anthropic_type_of(status: int) -> str:
+    return _ANTHROPIC.get(status) or ("api_error" if status >= 500 else "invalid_request_error")
 
 
 def _type_of(status: int) -> str:

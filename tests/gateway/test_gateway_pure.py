@@ -15,11 +15,11 @@ from llmgw.gateway.http1 import Request
 from llmgw.gateway.keys import Caller
 from llmgw.gateway.openai import ApiError, BadBody, Code, error_body, error_event, read_model, rewrite_model
 from llmgw.gateway.reply import LONGEST_LINE, Reply
-from llmgw.gateway.routes import Hold, Refusal, Route, RoutingTable, near_names
+from llmgw.gateway.routes import LOADING_RETRY, Hold, Refusal, Route, RoutingTable, near_names, still_loading
 from llmgw.ids import Digest, EngineName, ModelName, ProfileName, ReplicaId, Revision
 from llmgw.plan import Endpoint, ModelState, ModelStatus, Stopped
 from llmgw.store.values import Applied
-from llmgw.units import Bytes, Wall
+from llmgw.units import Bytes, Seconds, Wall
 
 APPLIED = Applied(revision=Revision("r"), digest=Digest("d"), at=Wall(0))
 M = ModelName("m")
@@ -87,8 +87,18 @@ def test_near_names_ignore_case_and_give_up_on_long_ones() -> None:
 def test_a_quarantine_tells_when_the_next_attempt_is() -> None:
     refusal = Refusal(status=503, code=Code.MODEL_FAILED, message="failed", retry_at=Wall(190.5))
     assert refusal.answer(Wall(100)).retry_after == 91
-    assert refusal.answer(Wall(1000)).retry_after == 1
     assert "next attempt in 1m31s" in refusal.answer(Wall(100)).message
+
+
+@pytest.mark.parametrize("now", [190.5, 1000.0])
+def test_of_an_attempt_that_is_due_already_no_time_is_told(now: float) -> None:
+    """It waits for something else: a client that came back each second would come for nothing."""
+    refusal = Refusal(status=503, code=Code.MODEL_UNSCHEDULABLE, message="no disk", retry_at=Wall(190.5))
+    answer = refusal.answer(Wall(now))
+    assert (answer.retry_after, answer.message) == (LOADING_RETRY, "no disk")
+    told = ModelStatus(model=ModelName("m"), state=ModelState.LOADING, retry_at=Wall(190.5))
+    assert still_loading(Hold(ModelName("m"), told), Seconds(1), Wall(now)).retry_after == LOADING_RETRY
+    assert still_loading(Hold(ModelName("m"), told), Seconds(1), Wall(100)).retry_after == 91
 
 
 @dataclass(frozen=True)
@@ -185,6 +195,23 @@ def test_error_objects_have_openais_shape_and_anthropics_under_its_path() -> Non
     assert json.loads(error_body(error, "/v1/messages")) == {"type": "error", "error": expected}
     assert error_event(error, "/v1/chat/completions").startswith(b'data: {"error":')
     assert error_event(error, "/v1/responses").startswith(b'event: error\ndata: {"type":"error",')
+
+
+@pytest.mark.parametrize(
+    ("status", "openais", "anthropics"),
+    [
+        (400, "invalid_request_error", "invalid_request_error"),
+        (404, "invalid_request_error", "not_found_error"),
+        (413, "invalid_request_error", "request_too_large"),
+        (502, "server_error", "api_error"),
+        (503, "server_error", "overloaded_error"),
+    ],
+)
+def test_an_errors_type_is_one_that_the_clients_of_its_path_know(status: int, openais: str, anthropics: str) -> None:
+    error = ApiError(status=status, code=Code.ENGINE_LOST, message="it is so")
+    assert json.loads(error_body(error, "/v1/chat/completions"))["error"]["type"] == openais
+    assert json.loads(error_body(error, "/v1/messages"))["error"]["type"] == anthropics
+    assert json.loads(error_event(error, "/v1/messages").split(b"data: ")[1])["error"]["type"] == anthropics
 
 
 @pytest.mark.parametrize(
