@@ -10,7 +10,7 @@ import msgspec
 from llmgw.catalog.holds import Held
 from llmgw.catalog.spec import Catalog
 from llmgw.errors import Problem
-from llmgw.ids import Revision
+from llmgw.ids import Digest, Revision
 from llmgw.statedir import write_atomic
 from llmgw.units import Instant, Wall
 
@@ -101,15 +101,37 @@ class LiveCatalog:
 class _LastGood(msgspec.Struct, frozen=True):
     format: int
     catalog: Catalog
+    at: Wall | None = None
 
 
 class _Format(msgspec.Struct, frozen=True):
     format: int
 
 
-def save_last_good(path: Path, catalog: Catalog) -> None:
-    """Replace the file whole. 0600, since a document may hold a literal secret. Raises OSError."""
-    write_atomic(path, msgspec.json.encode(_LastGood(FORMAT, catalog), order="deterministic"), mode=0o600)
+class _Named(msgspec.Struct, frozen=True):
+    revision: Revision
+    digest: Digest
+
+
+class _Since(msgspec.Struct, frozen=True):
+    catalog: _Named
+    at: Wall | None = None
+
+
+def save_last_good(path: Path, catalog: Catalog, at: Wall | None = None) -> None:
+    """Replace the file whole; `at`: since when it is in force. 0600, since a document may hold a literal secret. Raises
+    OSError."""
+    write_atomic(path, msgspec.json.encode(_LastGood(FORMAT, catalog, at), order="deterministic"), mode=0o600)
+
+
+def in_force_since(path: Path, catalog: Catalog) -> Wall | None:
+    """Since when this very revision was in force as llmgw ended; None: it was not, or that cannot be read."""
+    try:
+        known = msgspec.json.decode(path.read_bytes(), type=_Since)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    same = (known.catalog.revision, known.catalog.digest) == (catalog.revision, catalog.digest)
+    return known.at if same else None
 
 
 def load_last_good(path: Path) -> tuple[Catalog | None, str | None]:

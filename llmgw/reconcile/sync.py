@@ -2,17 +2,17 @@
 does one that is held."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import structlog
 
 from llmgw.catalog import kept
 from llmgw.catalog.commits import Unsigned, approves, signed_by
 from llmgw.catalog.holds import Held, HoldReason
-from llmgw.catalog.live import CatalogState, LiveCatalog, load_last_good, save_last_good
+from llmgw.catalog.live import CatalogState, LiveCatalog, in_force_since, load_last_good, save_last_good
 from llmgw.catalog.load import Loaded, Loader, revision_of
 from llmgw.catalog.place import Place
 from llmgw.catalog.resolving import moved
@@ -51,8 +51,15 @@ HISTORY_KEPT: Final = 100
 RETRY: Final = 5.0
 """Seconds until what could not be written (a full disk) is tried again."""
 
+GRACE: Final = 1.0
+"""Seconds that the newest revision may take at a start, before the last good one serves until it has come: a git that
+hangs, a server that is slow and a catalog that is large keep nobody waiting."""
+
 REMOVAL: Final = "removal"
 """What a commit's trailer approves."""
+
+
+T = TypeVar("T")
 
 
 class CatalogSync:
@@ -71,6 +78,7 @@ class CatalogSync:
         last_good: Path,
         wake: Callable[[], None],
         retry: float = RETRY,
+        grace: float = GRACE,
         signers: Path | None = None,
     ) -> None:
         self._place = place
@@ -82,6 +90,8 @@ class CatalogSync:
         self._last_good = last_good
         self._wake = wake
         self._retry = retry
+        self._grace = grace
+        self._grace_ends: float | None = None  #: by the loop's clock; None: it is over, or has not begun
         self._signers = signers
         self._loader, self._canonical = Loader(), engines.canonical  # of one load and the next, the same
         self._newest: Observation | None = None
@@ -98,18 +108,22 @@ class CatalogSync:
         self._earlier = Earlier(store=store, last_good=last_good, engines=engines, read=place.read)
 
     async def run(self) -> None:
-        """Until cancelled. What is on disk is tried first; only where it cannot serve is the last good restored."""
+        """Until cancelled. What is on disk is tried first; where it cannot serve, or not at once, the last good is
+        restored."""
+        self._grace_ends = asyncio.get_running_loop().time() + self._grace
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow())
             group.create_task(self._heed())
             group.create_task(self._resolver.run())
             while True:
-                await self._arrived.wait(None if self._unwritten is None else self._retry)
+                came = await self._arrived.wait(self._retry if self._unwritten is not None else self._grace_left())
                 newest, asked = self._newest, self._asked
                 if newest is not None:
                     await self._try(newest)
                     self._wake()
                     await self._place.asks.answer(asked)
+                elif not came:
+                    await self._meanwhile()
 
     async def _follow(self) -> None:
         async for seen in self._place.follow():
@@ -172,10 +186,10 @@ class CatalogSync:
         source = seen.source
         try:
             if self._judged is None or not again:
-                source = await asyncio.to_thread(self._as_signed, source)
-                self._judged = (seen, await asyncio.to_thread(self._load, source))
+                source = await self._soon(asyncio.to_thread(self._as_signed, source))
+                self._judged = (seen, await self._soon(asyncio.to_thread(self._load, source)))
             before = self._live.current or await self._known_before()
-            loaded = await self._resolved(self._judged[1], before)
+            loaded = await self._soon(self._resolved(self._judged[1], before))
         except CatalogInvalid as invalid:
             await self._refuse(source, invalid)
             return
@@ -192,6 +206,32 @@ class CatalogSync:
             return
         await self._put_in_force(loaded, before, quietly=again)
         await asyncio.to_thread(self._save, catalog, before)
+        self._grace_ends = None
+
+    async def _soon(self, work: Coroutine[Any, Any, T]) -> T:
+        """What comes of `work`; where that takes long at a start, the last good serves meanwhile."""
+        task = asyncio.ensure_future(work)
+        try:
+            if (left := self._grace_left()) is not None:
+                await asyncio.wait({task}, timeout=left)
+                if not task.done():
+                    await self._meanwhile()
+            return await task
+        finally:
+            task.cancel()
+
+    def _grace_left(self) -> float | None:
+        return None if self._grace_ends is None else max(0.0, self._grace_ends - asyncio.get_running_loop().time())
+
+    async def _meanwhile(self) -> None:
+        self._grace_ends = None
+        if self._live.current is not None:
+            return
+        try:
+            await self._restore()
+        except (OSError, RetryableError) as error:  # the newest revision is told of that too
+            log.error("last_good_not_restored", error=str(error))
+        self._wake()
 
     async def _resolved(self, loaded: Loaded, before: Catalog | None) -> Loaded:
         afresh, self._afresh = self._afresh, False
@@ -220,7 +260,7 @@ class CatalogSync:
     def _save(self, catalog: Catalog, before: Catalog | None) -> None:
         if before is not None and before.digest != catalog.digest:
             kept.keep(self._last_good, before.digest)
-        save_last_good(self._last_good, catalog)
+        save_last_good(self._last_good, catalog, self._live.state().applied_at)
 
     async def _hold(self, revision: Revision, held: Held) -> None:
         """What is in force stays; where nothing is yet, the last good."""
@@ -246,6 +286,8 @@ class CatalogSync:
             self._lost = pinned
             return
         now, before = self._clock.now(), current or await self._known_before()
+        if current is None:
+            now = await self._since(catalog, now)
         await publish(self._store, catalog, now, before=before)
         self._live.accept(catalog, now)
         await asyncio.to_thread(self._save, catalog, before)
@@ -272,16 +314,24 @@ class CatalogSync:
             if self._unwritten is None and not quietly:
                 self._event("catalog unchanged", f"{catalog.revision} is in force already")
             return
-        if before is None and (found := await in_force(self._store)) is not None:
-            known, since = found
-            if (known.digest, known.revision) == (catalog.digest, catalog.revision):
-                now = Instant(now.mono, since)  # another controller put it in force
+        if before is None:
+            now = await self._since(catalog, now)
         await publish(self._store, catalog, now, before=earlier)  # first: where that fails, what was in force stays
         self._live.accept(catalog, now)
         for warning in loaded.warnings:
             self._event("catalog warning", str(warning))
         same = before is not None and before.digest == catalog.digest
         self._event("catalog applied", f"{catalog.revision}: " + ("same content" if same else _count(catalog)))
+
+    async def _since(self, catalog: Catalog, now: Instant) -> Instant:
+        """When the catalog came into force, where it was when this process, or another controller, ended."""
+        found = await in_force(self._store)
+        if found is None:
+            at = await asyncio.to_thread(in_force_since, self._last_good, catalog)
+        else:
+            same = (found[0].digest, found[0].revision) == (catalog.digest, catalog.revision)
+            at = found[1] if same else None
+        return now if at is None else Instant(now.mono, min(at, now.wall))
 
     async def _refuse(self, source: Source | None, error: LlmgwError) -> None:
         """Say why, and serve the last good where nothing is in force yet."""
@@ -310,7 +360,7 @@ class CatalogSync:
         if why:
             self._event("last good unusable", why)
         if catalog is not None:
-            now = self._clock.now()
+            now = await self._since(catalog, self._clock.now())
             await publish(self._store, catalog, now)
             self._live.accept(catalog, now)
             self._event("last good restored", str(catalog.revision))
