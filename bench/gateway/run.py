@@ -2,6 +2,7 @@
 
     python bench/gateway/run.py [--seconds 5] [--rounds 2] [--only llmgw,nginx] [--write]
 
+llmgw checks an API key, applies its limits, counts and writes an access log; the others do none of it.
 nginx (which reads no body: a floor, not a rival), vllm-router and LiteLLM take part where they are installed. The
 load comes from wrk. CPU time is the figure to compare, over a gateway's whole process tree: throughput on a machine
 that also runs the engine and the load says little. `--write` puts the table into RESULTS.md.
@@ -27,6 +28,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
+
+from llmgw.store.tokens import new_token
 
 HERE = Path(__file__).resolve().parent
 BODY = {
@@ -63,6 +66,10 @@ general_settings: {{disable_spend_logs: true}}
 """
 
 
+TOKEN = new_token()[1]
+"""An API key of llmgw's, which all contenders are sent: of them it alone looks at it."""
+
+
 @dataclass(frozen=True)
 class Figures:
     """One round. Times in microseconds of CPU per unit, `rate` in requests a second, `memory` in bytes."""
@@ -83,7 +90,7 @@ class Contender:
 
 
 def llmgw(port: int, upstream: int, tmp: Path) -> Sequence[str]:
-    return [sys.executable, str(HERE / "serve.py"), str(port), str(upstream)]
+    return [sys.executable, str(HERE / "serve.py"), str(port), str(upstream), TOKEN, str(tmp / "access.log")]
 
 
 def nginx(port: int, upstream: int, tmp: Path) -> Sequence[str] | None:
@@ -150,7 +157,8 @@ def wait_until_answering(url: str, seconds: float) -> None:
     end = time.monotonic() + seconds
     data = json.dumps(BODY).encode()
     while time.monotonic() < end:
-        request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+        fields = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
+        request = urllib.request.Request(url, data, fields)
         with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=2) as answer:
             if answer.status == 200:
                 return
@@ -168,7 +176,8 @@ def load(url: str, tmp: Path, *, stream: bool, connections: int, seconds: float)
     body = json.dumps(BODY | ({"stream": True} if stream else {}))
     script = tmp / "load.lua"
     script.write_text(
-        f'wrk.method="POST"; wrk.headers["content-type"]="application/json"\nwrk.body={json.dumps(body)}\n'
+        f'wrk.method="POST"; wrk.headers["content-type"]="application/json"\n'
+        f'wrk.headers["authorization"]="Bearer {TOKEN}"\nwrk.body={json.dumps(body)}\n'
     )
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "-s", str(script), url]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -249,6 +258,7 @@ def write_results(text: str, rounds: int, seconds: float, busy: float) -> None:
         f"{datetime.now(UTC):%Y-%m-%d}: {machine}; medians; engine and load generator on the same cores.\n"
         f"Load average before the first round, from other work: {busy:.1f}.\n"
         "Other work lowers the rates; CPU time for each unit hardly changes with it, so compare that.\n"
+        "llmgw checks an API key, applies its limits, counts and writes an access log; the others do none of it.\n"
         "nginx reads no request body and knows no models: it is the floor, not a rival. An error is an answer other "
         "than 2xx, or none within wrk's 2 s.\n\n"
         f"{text}\n"

@@ -10,7 +10,7 @@ from typing import Final, Protocol, cast
 from llmgw.gateway import http1
 from llmgw.gateway.admission import Buffers
 from llmgw.gateway.exchange import Exchange
-from llmgw.gateway.http1 import Part, Request, RequestParser
+from llmgw.gateway.http1 import HEAD, START, Part, Request, RequestParser
 from llmgw.gateway.openai import ApiError, Code, error_body
 from llmgw.units import KIB, MIB, Bytes, Seconds
 
@@ -71,7 +71,7 @@ class ClientConnection(asyncio.Protocol):
         self._parser = RequestParser(max_body, buffers, admit)
         self._transport: asyncio.Transport | None = None
         self._exchange: Exchange | None = None
-        self._patience = {Part.START: limits.idle, Part.HEAD: limits.head, Part.BODY: limits.body}
+        self._patience = (limits.idle, limits.head, limits.body)  #: by Part
         self._awaited: Part | None = None
         self._busy = False  #: a request is being answered
         self._advancing = False
@@ -180,7 +180,7 @@ class ClientConnection(asyncio.Protocol):
             parser.feed(data)
         elif parser.refusal is not None:
             self._refuse_and_linger(parser.refusal)
-        elif self.closing and parser.part is Part.START:
+        elif self.closing and parser.part is START:
             self._close()
         else:
             self._wait()
@@ -193,7 +193,7 @@ class ClientConnection(asyncio.Protocol):
             parser.expects_continue = False
             self.write(http1.CONTINUE)
         part = parser.part
-        if part is Part.HEAD and self._awaited is Part.HEAD:
+        if part is HEAD and self._awaited is HEAD:
             return  # a head's time runs from its first byte, not from its latest
         self._awaited = part
         if not self._writing_paused:
@@ -270,7 +270,7 @@ class ClientConnection(asyncio.Protocol):
             or self._lingering
             or transport.is_closing()
             or self._writing_paused
-            or self._parser.part is Part.START
+            or self._parser.part is START
         ):
             self._cancel()
             transport.abort()

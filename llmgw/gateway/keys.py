@@ -6,7 +6,7 @@ gateway to everybody. Limits are this gateway's own: of several, each grants the
 
 import hmac
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -158,8 +158,8 @@ class Keyring:
         self.callers = callers
         self.required = required or bool(callers)
 
-    def admit(self, credential: Credential | None, wall: Wall) -> Caller | ApiError:
-        """Whose request it is. `credential` None: there was none."""
+    def admit(self, credential: Credential | None, wall: Callable[[], Wall]) -> Caller | ApiError:
+        """Whose request it is. `credential` None: there was none. `wall`: asked of keys that expire."""
         if not self.required:
             return self.anonymous
         if credential is None:
@@ -172,7 +172,7 @@ class Keyring:
             return WRONG
         if key.revoked is not None:
             return ApiError(status=401, code=Code.KEY_REVOKED, message=f"the API key {key.name!r} was revoked")
-        if key.expires is not None and key.expires <= wall:
+        if key.expires is not None and key.expires <= wall():
             return ApiError(status=401, code=Code.KEY_EXPIRED, message=f"the API key {key.name!r} has expired")
         return caller
 

@@ -33,6 +33,7 @@ from llmgw.store.api import Store
 from llmgw.store.held import Writer
 from llmgw.store.values import ApiKey
 from llmgw.tasks import Tasks
+from llmgw.units import Wall
 
 BACKLOG: Final = 1024
 """Connections that the kernel completes before they are accepted."""
@@ -204,8 +205,11 @@ class Gateway:
         keyring = self._relay.keyring
         if not keyring.required:
             return keyring.anonymous, None
-        found = keyring.admit(credential, self._clock.now().wall)
+        found = keyring.admit(credential, self._wall)
         return (found, None) if isinstance(found, Caller) else (keyring.anonymous, found)
+
+    def _wall(self) -> Wall:
+        return self._clock.now().wall
 
     def _max_body(self) -> int:
         applied = self._relay.table.applied if self._relay else None
@@ -239,10 +243,10 @@ class Gateway:
         assert relay is not None
         method, path = request.method, request.path
         resource = surface.find(method, path)
-        if request.denied is not None and resource is not Resource.HEALTH and method != "OPTIONS":
+        if request.denied is not None and resource is not surface.HEALTH and method != "OPTIONS":
             refuse(relay, client, request, request.denied)
             return None
-        if method == "POST" and resource is Resource.RELAYED:
+        if method == "POST" and resource is surface.RELAYED:
             return begin(relay, client, request)
         if relay.table.stopped is not None and surface.is_serving(method, path):
             self._refuse(client, request, relay.table.stop_refusal(relay.table.stopped))
@@ -252,7 +256,7 @@ class Gateway:
         elif resource is None:
             message = f"there is nothing at {openai.shown(path)}; models are served under /v1/"
             refuse(relay, client, request, ApiError(status=404, code=Code.PATH_NOT_FOUND, message=message))
-        elif method not in ("GET", "HEAD") or resource is Resource.RELAYED:
+        elif method not in ("GET", "HEAD") or resource is surface.RELAYED:
             allowed = surface.ALLOWED[resource]
             message = f"{openai.shown(method)} is not for {openai.shown(path)}: use {allowed.partition(',')[0]}"
             error = ApiError(status=405, code=Code.METHOD_NOT_ALLOWED, message=message, allow=allowed)
@@ -265,11 +269,11 @@ class Gateway:
         relay = self._relay
         assert relay is not None
         table = relay.table
-        if resource is Resource.HEALTH:
+        if resource is surface.HEALTH:
             client.respond(request, 200, b'{"status":"ok"}')
         elif table.applied is None:
             self._refuse(client, request, NOT_READY)
-        elif resource is Resource.MODELS:
+        elif resource is surface.MODELS:
             client.respond(request, 200, self._model_list(request.caller))
         else:
             name = unquote(request.path.removeprefix(surface.MODEL_PREFIX))

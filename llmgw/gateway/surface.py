@@ -12,6 +12,10 @@ class Resource(StrEnum):
     RELAYED = "relayed"  #: a POST that names a model, passed on to an engine
 
 
+HEALTH, MODELS, MODEL, RELAYED = Resource
+# By these names where each request comes by: in Python 3.11 a member is looked up in its enum ten times as slowly.
+
+
 READ: Final = "GET, HEAD, OPTIONS"
 ALLOWED: Final = {
     Resource.HEALTH: READ,
@@ -38,15 +42,15 @@ _KNOWN: Final = frozenset(
 def find(method: str, path: str) -> Resource | None:
     """What a path stands for; None: nothing."""
     if path in _KNOWN:
-        return Resource.RELAYED
+        return RELAYED
     if path == "/v1/models":
-        return Resource.MODELS
+        return MODELS
     if path == "/health":
         return Resource.HEALTH
     if path.startswith(MODEL_PREFIX):
-        return Resource.MODEL
+        return MODEL
     if method == "POST" and _RELAYED(path):
-        return Resource.RELAYED
+        return RELAYED
     return None
 
 

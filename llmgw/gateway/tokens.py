@@ -13,7 +13,6 @@ KEPT: Final = 4096
 """Bytes that are looked at of an answer's first piece, and of each of its last three: what comes after the usage is
 but the word that it is over."""
 
-_NAMES: Final = (b'"usage"', b'"timings"')
 _OBJECT: Final = re.compile(rb'"(?:usage|timings)"\s*:\s*(\{(?:[^{}]++|\{[^{}]*+\})*+\})')
 """Possessive, and two levels deep, as the details of cached tokens are."""
 
@@ -76,10 +75,11 @@ def _counts(text: bytes) -> tuple[int | None, int | None]:
     """The last that is said in it: of the prompt and of the answer."""
     given: int | None = None
     made: int | None = None
-    begins = [at for name in _NAMES if (at := text.find(name)) >= 0]  # in a tenth of the time of the expression
-    if not begins:
+    if (at := text.rfind(b'"usage":{')) >= 0 and (plain := _plain(text, at + 8)) is not None:
+        return plain
+    if at < 0 and b'"usage"' not in text and b'"timings"' not in text:  # in a tenth of the time of the expression
         return given, made
-    for match in _OBJECT.finditer(text, min(begins)):
+    for match in _OBJECT.finditer(text):
         try:
             one = _read(match[1])
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -90,6 +90,19 @@ def _counts(text: bytes) -> tuple[int | None, int | None]:
         if one.total_tokens is not None and given is not None and made is None:
             made = max(0, one.total_tokens - given)
     return given, made
+
+
+def _plain(text: bytes, at: int) -> tuple[int, int] | None:
+    """As most engines say it, with nothing within it, in a third of the time. None: otherwise."""
+    end = text.find(b"}", at) + 1
+    if not end or text.find(b"{", at + 1, end) >= 0:
+        return None
+    try:
+        one = _read(text[at:end])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    given, made = one.prompt_tokens, one.completion_tokens
+    return None if given is None or made is None else (given, made)
 
 
 def _first_of(*counts: int | None) -> int | None:

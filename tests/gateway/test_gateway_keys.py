@@ -304,11 +304,11 @@ def test_a_key_that_changes_while_its_requests_run_keeps_count_of_them() -> None
     value = ApiKey(id=id, name="a", digest=digest(token.encode()), created=Wall(1.0), by="x", concurrency=1)
     ring = Keyring()
     ring.change([value], 0.0)
-    caller = ring.admit(Credential.of(token.encode()), Wall(5.0))
+    caller = ring.admit(Credential.of(token.encode()), lambda: Wall(5.0))
     assert isinstance(caller, Caller)
     assert caller.enter(0.0) is None
     ring.change([value], 1.0)
-    again = ring.admit(Credential.of(token.encode()), Wall(5.0))
+    again = ring.admit(Credential.of(token.encode()), lambda: Wall(5.0))
     assert isinstance(again, Caller)
     assert isinstance(again.enter(1.0), ApiError)
     again.leave()
