@@ -122,6 +122,8 @@ class ReplicaFact:
     exclusive: bool = False  #: it has them for itself
     draft: ModelName | None = None  #: its companion
     parallel: int = 1  #: requests that it decodes at once
+    slots: int | None = None  #: requests that gateways send it at once, by its engine's word; None: what comes
+    surfaces: tuple[str, ...] | None = None  #: paths under /v1/ that its engine serves; None: it does not say
     pid: int | None = None
     url: str | None = None
     footprint: Footprint | None = None  #: what the placement counted for it
@@ -261,7 +263,8 @@ class Usage:
     at: Wall
     seen: int
     replicas: Mapping[ReplicaId, ReplicaUse] = field(default_factory=dict)
-    held: Mapping[ModelName, int] = field(default_factory=dict)  #: requests that wait for an endpoint of the model
+    held: Mapping[ModelName, int] = field(default_factory=dict)
+    """Requests that wait at the gateway: for an endpoint of the model, or for a free slot of one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -251,6 +251,8 @@ class Endpoint:
     tier: int = 0
     state: EndpointState = EndpointState.READY
     external: ExternalSpec | None = None  #: it is not one of ours
+    slots: int | None = None  #: requests that a gateway sends there at once; None: what comes
+    surfaces: tuple[str, ...] | None = None  #: paths under /v1/ that it serves; None: nobody has said
 
 
 class ModelState(StrEnum):

@@ -18,6 +18,7 @@ from llmgw.agent.ending import Target
 from llmgw.agent.held import Held
 from llmgw.agent.inventory import Resident
 from llmgw.agent.lifecycle import Do, Lifecycle, Tell
+from llmgw.agent.offers import NOTHING_SAID, offer_of
 from llmgw.agent.records import Record
 from llmgw.agent.vigil import Vigil
 from llmgw.catalog.spec import WeightsSpec
@@ -64,6 +65,7 @@ class Replica:
         self._born = False
         self._files: dict[str, Path] = {}
         self._ready_by: Mono | None = None
+        self._offer = NOTHING_SAID
         self._want = Want.RUN
         self._drain_timeout = assignment.drain_timeout
         self._asked: int | None = None  #: the store revision of the stop; None: not asked through the store
@@ -172,6 +174,8 @@ class Replica:
             devices=assignment.devices,
             exclusive=assignment.profile.exclusive,
             parallel=assignment.profile.parallel,
+            slots=self._offer.slots,
+            surfaces=self._offer.surfaces,
             draft=assignment.profile.draft_model,
             pid=running.identity.pid if running and running.identity else None,
             url=running.url if running else None,
@@ -309,6 +313,7 @@ class Replica:
             self._ready_by = Mono(clock.now().mono + self.assignment.start_timeout)
         try:
             engine = self._engine()
+            self._offer = offer_of(engine, self.assignment.profile)
         except TerminalError as error:  # adopted, and its plugin is gone
             return life.ProbesFailed(held.failure(FailureKind.TERMINAL, str(error)))
         failure = await starting.until_ready(engine, self.assignment, held, clock, self._ready_by)

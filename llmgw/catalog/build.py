@@ -7,8 +7,10 @@ from llmgw.catalog.files import source_text
 from llmgw.catalog.levels import LEVELS
 from llmgw.catalog.schemas import to_bytes, to_seconds
 from llmgw.catalog.spec import (
+    AffinitySpec,
     BudgetSpec,
     ClusterSpec,
+    Common,
     Defaults,
     ExternalSpec,
     GatewaySettings,
@@ -45,6 +47,7 @@ def build_model(value: Mapping[str, Any], canonical: Canonical) -> ModelSpec:
     given = _given(
         value, name=str, description=str, aliases=tuple, labels=dict, priority=int, pinned=bool, suspend=bool,
         protect=bool, fallback=str, scaling=_scaling, placement=_placement, groups=tuple,
+        affinity=_affinity,
     )  # fmt: skip
     given |= _given(value, external=_external, variants=_variants, **_PARAMS)
     profiles = tuple(build_profile(profile, canonical) for profile in value.get("profiles", ()))
@@ -80,6 +83,7 @@ def build_profile(value: Mapping[str, Any], canonical: Canonical) -> ProfileSpec
     """One profile of a Model document, whose levels' blocks are whole (`levels.expand`)."""
     given = _given(
         value, name=str, engine=str, context=int, parallel=int, devices=int, exclusive=bool, weight=float, tier=int,
+        max_requests=int,
         memory=to_bytes, host_memory=to_bytes, options=dict, args=tuple, wrapper=tuple, env=_env,
         start_timeout=to_seconds,
     )  # fmt: skip
@@ -96,6 +100,14 @@ def build_profile(value: Mapping[str, Any], canonical: Canonical) -> ProfileSpec
 def _external(value: Mapping[str, Any]) -> ExternalSpec:
     given = _given(value, url=_base_url, model=str, api_key=lambda ref: SecretRef(**ref))
     return ExternalSpec(**given)
+
+
+def _affinity(value: Mapping[str, Any]) -> AffinitySpec:
+    return AffinitySpec(**_given(value, by=_commons, header=str, prefix=int, bound=float))
+
+
+def _commons(value: Sequence[str]) -> tuple[Common, ...]:
+    return tuple(map(Common, value))
 
 
 def _base_url(text: str) -> str:
@@ -144,7 +156,8 @@ def _env(value: Mapping[str, Any]) -> dict[str, str | SecretRef]:
 
 
 def _gateway(value: Mapping[str, Any]) -> GatewaySettings:
-    return GatewaySettings(**_given(value, cold_start_timeout=to_seconds, max_body=to_bytes))
+    times = _given(value, cold_start_timeout=to_seconds, queue_timeout=to_seconds, slow_start=to_seconds)
+    return GatewaySettings(**times, **_given(value, max_body=to_bytes, max_waiting=int))
 
 
 def _defaults(value: Mapping[str, Any]) -> Defaults:

@@ -53,6 +53,7 @@ OF_MODEL: Final[Mapping[str, Effect]] = {
     "description": Effect.NOTHING, "labels": Effect.NOTHING,
     "aliases": Effect.ROUTING, "fallback": Effect.ROUTING, "external": Effect.ROUTING, "variants": Effect.ROUTING,
     "strip_params": Effect.ROUTING, "set_params": Effect.ROUTING, "default_params": Effect.ROUTING,
+    "affinity": Effect.ROUTING,
     "priority": Effect.PLACEMENT, "pinned": Effect.PLACEMENT, "suspend": Effect.PLACEMENT,
     "scaling": Effect.PLACEMENT, "placement": Effect.PLACEMENT, "groups": Effect.PLACEMENT,
     "protect": Effect.LATER,
@@ -60,7 +61,7 @@ OF_MODEL: Final[Mapping[str, Effect]] = {
 
 OF_PROFILE: Final[Mapping[str, Effect]] = {
     **dict.fromkeys(LAUNCH_FIELDS, Effect.RESTART),
-    "weight": Effect.ROUTING, "tier": Effect.ROUTING,
+    "weight": Effect.ROUTING, "tier": Effect.ROUTING, "max_requests": Effect.ROUTING,
     "exclusive": Effect.PLACEMENT, "memory": Effect.PLACEMENT, "host_memory": Effect.PLACEMENT,
     "start_timeout": Effect.LATER, "degraded": Effect.LEVEL, "minimal": Effect.LEVEL,
 }  # fmt: skip

@@ -68,6 +68,8 @@ class ProfileSpec:
     exclusive: bool = False  #: nothing else on its devices
     weight: float = 1.0  #: share of traffic among the endpoints of its tier
     tier: int = 0  #: used only while no lower one has a ready endpoint
+    max_requests: int | None = None
+    """Requests that a gateway sends to one replica at once; 0: what comes. None: as many as its engine has slots."""
     memory: Bytes | None = None
     host_memory: Bytes | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -145,6 +147,26 @@ class VariantSpec:
     default_params: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Common(StrEnum):
+    """What makes requests belong together."""
+
+    SESSION = "session"  #: a header, or `prompt_cache_key`, `user` or `metadata.user_id` of the body
+    PREFIX = "prefix"  #: how the conversation or the prompt begins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AffinitySpec:
+    """Requests that belong together go to the same replica. `by`: the first of these that a request has.
+
+    `prefix`: characters. `bound`: how much more than its share a replica may have to do before another takes over.
+    """
+
+    by: tuple[Common, ...] = (Common.SESSION, Common.PREFIX)
+    header: str = "X-Session-Id"
+    prefix: int = 256
+    bound: float = 1.25
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """`external`: it is routed there and never placed; then there are no profiles."""
@@ -166,6 +188,7 @@ class ModelSpec:
     fallback: ModelName | None = None  #: serves in its place when recovery gives up
     scaling: ScalingSpec = ScalingSpec()
     placement: PlacementSpec = PlacementSpec()
+    affinity: AffinitySpec | None = None  #: None: requests go where there is the least to do
     groups: tuple[str, ...] = ()  #: models that share one never reside together on a node
 
     @property
@@ -178,6 +201,9 @@ class ModelSpec:
 class GatewaySettings:
     cold_start_timeout: Seconds = Seconds(300)
     max_body: Bytes = Bytes(64 * MIB)
+    queue_timeout: Seconds = Seconds(300)  #: for a free slot of a model that is ready
+    max_waiting: int = 1000  #: requests that wait for one model, at each gateway
+    slow_start: Seconds = Seconds(0)  #: in which a new endpoint's weight grows to its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,6 +148,11 @@ class Engine(ABC):
         """The paths under /v1/ that it serves: `chat/completions`, `embeddings`, ..."""
         return frozenset({"chat/completions", "completions"})
 
+    def request_slots(self, profile: ProfileSpec) -> int | None:
+        """How many requests it works on at once, where further ones would only wait inside it: gateways keep those
+        back, and share the slots among API keys. None: it takes what comes."""
+        return None
+
 
 def engine_key(secret: bytes, replica: ReplicaId) -> str:
     """The key one engine demands: HMAC-SHA256(cluster secret, replica id), in hex. Derived, so never stored."""

@@ -4,20 +4,22 @@ An `Exchange` joins a client's request to an engine's answer. It ends exactly on
 gone. Everything here runs in the event loop's callbacks; nothing awaits but dialling.
 """
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
 from llmgw.gateway import bodies
 from llmgw.gateway.access import Trace
 from llmgw.gateway.http1 import Request
+from llmgw.gateway.lines import Line
 from llmgw.gateway.openai import ApiError, BadBody, Code
 from llmgw.gateway.params import Params
-from llmgw.gateway.relay import Relay
+from llmgw.gateway.relay import Held, Relay
 from llmgw.gateway.reply import Reply
-from llmgw.gateway.routes import Hold, Refusal, Route, queue_full, still_loading
+from llmgw.gateway.routes import Hold, Refusal, Resolution, Route, queue_full, still_busy, still_loading
+from llmgw.gateway.stay import Stay
+from llmgw.gateway.surface import SLOTLESS
 from llmgw.gateway.upstream import EngineConnection, Headers, Target, dial
-from llmgw.gateway.verdicts import lost, unusable
+from llmgw.gateway.verdicts import lost, not_served, unusable
 from llmgw.ids import ModelName, ReplicaId
 from llmgw.units import MIB, Seconds, Wall
 
@@ -64,9 +66,9 @@ class Exchange:
     """One routed request, from its arrival to the end of its answer."""
 
     __slots__ = (
-        "_asked", "_awaited", "_begun", "_client", "_connection", "_fresh_only", "_kept", "_killed", "_lost_at",
-        "_meter", "_model", "_name", "_relay", "_reply", "_request", "_shape", "_size", "_started", "_target",
-        "_timer", "_trace", "_tried", "ended",
+        "_asked", "_begun", "_client", "_connection", "_fresh_only", "_kept", "_killed", "_line", "_lost_at",
+        "_meter", "_model", "_name", "_near", "_relay", "_reply", "_request", "_shape", "_size", "_started", "_stay",
+        "_target", "_trace", "_tried", "ended",
     )  # fmt: skip
 
     def __init__(self, relay: Relay, client: Client, request: Request, name: str) -> None:
@@ -79,16 +81,17 @@ class Exchange:
         self._size = len(request.body)
         self._started = relay.loop.time()
         self._model: ModelName | None = None  #: that was asked for, by name or alias
-        self._awaited: ModelName | None = None  #: that it waits for: the same, or what stands in for it
         self._asked: Mapping[ModelName, Wall] = _NOTHING  #: when on-demand models were asked for on its behalf
+        self._near: int | None = None  #: what it has in common with others, where that is of interest
         self._meter = relay.meters.of("")
         self._target: Target | None = None
+        self._line: Line[Held] | None = None  #: of the target when it was taken
         self._connection: EngineConnection | None = None
         self._tried: frozenset[ReplicaId] = frozenset()
         self._killed = 0  #: engines lost after they had the request, and before they answered
         self._lost_at = 0.0
         self._fresh_only = False
-        self._timer: asyncio.TimerHandle | None = None  #: runs while this request waits for an endpoint
+        self._stay: Stay | None = None  #: while this request waits, for an endpoint or for a slot
         self._begun = False  #: the client has the head of an answer
         self._trace = Trace()
         self._reply = Reply(request)
@@ -96,8 +99,10 @@ class Exchange:
 
     def route(self) -> None:
         """Send, hold, or refuse, by the table in force."""
-        resolution = self._relay.table.resolve(self._name, fallback=self._request.fallback)
-        if not (isinstance(resolution, Hold) and self._waits_like(resolution)):
+        self._go(self._relay.table.resolve(self._name, fallback=self._request.fallback))
+
+    def _go(self, resolution: Resolution) -> None:
+        if self._stay is not None and not self._stay.goes_on(resolution):
             self._stop_waiting()
         if isinstance(resolution, Refusal):
             self._is_for(resolution.model)
@@ -107,7 +112,8 @@ class Exchange:
         if resolution.wants:
             self._ask(resolution.wants)
         if isinstance(resolution, Route):
-            self._send(resolution)
+            if self._stay is None:  # one that waits for a slot is called when its turn comes
+                self._send(resolution)
         elif (verdict := resolution.settled(self._asked.get(resolution.model))) is not None:
             self._answer_error(verdict.answer(self._relay.clock.now().wall))
         else:  # counted from the request's arrival, however often an engine is lost
@@ -125,22 +131,31 @@ class Exchange:
 
     # waiting
 
-    def _waits_like(self, hold: Hold) -> bool:
-        return self._timer is not None and (hold.model, hold.named) == (self._awaited, self._model)
-
     def _hold(self, model: ModelName, until: float) -> None:
+        """Wait for an endpoint."""
+        if self._stay is not None:
+            self._stay.extend(until, self._waited)
+        elif not self._stays(model, None, until):
+            self._turn_away(queue_full(model, self._relay.admission.waiting(model)))
+
+    def _queue(self, model: ModelName, line: Line[Held]) -> None:
+        """Wait for a slot. One whose engine was lost has waited before."""
         relay = self._relay
-        if self._timer is not None:  # it waits already
-            self._timer.cancel()
-        elif relay.admission.enter(model, self._size):
-            self._meter.held += 1
-            self._awaited = model
-            relay.held[self] = None
-            relay.waits(model)
-        else:
-            self._answer_error(queue_full(model, relay.admission.waiting(model)))
-            return
-        self._timer = relay.loop.call_at(until, self._waited)
+        applied = relay.table.applied
+        until = relay.loop.time() + (applied.gateway.queue_timeout if applied else 0)
+        if not self._stays(model, line, until):
+            after = relay.busy_for(model)
+            self._turn_away(queue_full(model, relay.admission.waiting(model), ready=True, after=after))
+
+    def _stays(self, model: ModelName, line: Line[Held] | None, until: float) -> bool:
+        stay = Stay(self._relay, self, self._request.caller, model, self._model, self._size, line)
+        if stay.begin(until, self._waited, first=bool(self._tried)):
+            self._stay = stay
+        return self._stay is not None
+
+    def _turn_away(self, error: ApiError) -> None:
+        self._meter.turned_away += 1
+        self._answer_error(error)
 
     def _limit(self) -> Seconds:
         applied = self._relay.table.applied
@@ -149,6 +164,14 @@ class Exchange:
     def reconsider(self) -> None:
         """The table changed while this request waits."""
         self.route()
+
+    def serve(self) -> bool:
+        """Its turn has come: send it where there is a free slot. False: none of them will do."""
+        resolution = self._relay.table.resolve(self._name, fallback=self._request.fallback)
+        if self._stay is None or not self._stay.goes_on(resolution) or not isinstance(resolution, Route):
+            self._go(resolution)
+            return False
+        return self._send(resolution)
 
     def turn_away(self) -> None:
         """The gateway closes, and waits no longer for this request."""
@@ -163,35 +186,47 @@ class Exchange:
             self._answer_error(error)
 
     def _stop_waiting(self) -> None:
-        if self._timer is not None and self._awaited is not None:
-            self._timer.cancel()
-            self._timer = None
-            self._meter.held -= 1
-            self._relay.admission.leave(self._awaited, self._size)
-            del self._relay.held[self]
-            self._relay.used()
+        if self._stay is not None:
+            self._stay.end()
+            self._stay = None
 
     def _waited(self) -> None:
         """For as long as the cluster allows: say how far the model is. Or for news of a lost engine that never came."""
-        relay = self._relay
+        relay, stay = self._relay, self._stay
+        now = relay.loop.time()
         resolution = relay.table.resolve(self._name, fallback=self._request.fallback)
-        if isinstance(resolution, Hold):
-            waited = Seconds(relay.loop.time() - self._started)
-            self._answer_error(still_loading(resolution, waited, relay.clock.now().wall))
+        if stay is not None and stay.line is not None:
+            error = still_busy(stay.model, Seconds(stay.seconds(now)), stay.line.size, relay.busy_for(stay.model))
+            self._turn_away(error)
+        elif isinstance(resolution, Hold):
+            self._answer_error(still_loading(resolution, Seconds(now - self._started), relay.clock.now().wall))
         else:
             self._answer_error(lost(self._model, "no other replica could be asked"))
 
     # sending
 
-    def _send(self, route: Route) -> None:
-        relay, model = self._relay, route.model
-        target = relay.choose(model, self._tried)
-        if target is None:  # all were lost just now, and the controller will say what comes of it
-            self._hold(model, self._lost_at + REPLACED)
-            return
+    def _send(self, route: Route) -> bool:
+        """False: it has to wait, or goes on waiting."""
+        relay, model, path = self._relay, route.model, self._request.path
+        if relay.table.affinity and self._near is None and not self._tried:
+            self._near = relay.common(model, self._request)
+        excluded = self._tried
+        if (lacking := relay.table.lacking.get(model)) is not None and (those := lacking.get(path)) is not None:
+            if len(those) == len(route.endpoints):
+                surfaces = sorted({each for one in route.endpoints for each in one.surfaces or ()})
+                self._answer_error(not_served(model, path, surfaces))
+                return True
+            excluded |= those
+        target = relay.choose(model, excluded, self._near, turn=self._stay is not None)
+        if target is None:
+            target = self._without_slot(model, excluded)
+            if target is None:
+                return False
+        if self._stay is not None:
+            self._stop_waiting()
         if target.unusable is not None:
             self._answer_error(unusable(model, target.unusable))
-            return
+            return True
         # In another's place it is asked as it asks for itself: what was meant for the other may not suit it.
         params = relay.table.params.get(self._name if route.instead_of is None else model)
         if self._shape != (target.called, params):
@@ -199,7 +234,7 @@ class Exchange:
                 self._request.body = bodies.rewrite(self._request, target.called, params)
             except BadBody as bad:
                 self._answer_error(bad.error)
-                return
+                return True
             self._shape = target.called, params
         if self._tried:
             self._meter.retried += 1
@@ -207,15 +242,29 @@ class Exchange:
             self._meter.fallback += 1
         self._reply.extra = _stands_in(model) if route.instead_of is not None else b""
         self._asked = _NOTHING  # when this engine is lost, that is another matter
-        self._target = target
+        self._target, self._line = target, target.line
         self._trace.sent(target.id, "" if route.instead_of is None else model, relay.loop.time() - self._started)
-        relay.taken(target)
+        relay.taken(target, self._request.caller)
         self._meter.in_flight += 1
         # That a kept connection is stale shows only after sending, so a body that is not kept goes over a fresh one.
         fresh = self._fresh_only or len(self._request.body) > KEPT_BODY
         connection = None if fresh else target.take_idle()
         if connection is None or not self._send_over(connection, target):
             relay.tasks.start(self._dial(target), "gateway dial")
+        return True
+
+    def _without_slot(self, model: ModelName, excluded: frozenset[ReplicaId]) -> Target | None:
+        """No endpoint may be asked now: wait for a slot, or for an endpoint, unless it goes without a slot."""
+        relay = self._relay
+        left = relay.any_of(model, excluded)
+        if left is not None and self._request.path in SLOTLESS:
+            return left
+        if left is None:  # all were lost just now, and the controller will say what comes of it
+            self._stop_waiting()
+            self._hold(model, self._lost_at + REPLACED)
+        elif self._stay is None and left.line is not None:
+            self._queue(model, left.line)
+        return None
 
     async def _dial(self, target: Target) -> None:
         try:
@@ -256,8 +305,12 @@ class Exchange:
         self._request.caller.answered(status)
         self._request.release()
         self._begun = True
-        if self._target is not None and status >= 400:
-            self._refused_by(self._target, status)
+        target = self._target
+        if target is not None:
+            if target.losses:
+                self._relay.answers(target)
+            if status >= 400:
+                self._refused_by(target, status)
         reply = self._reply
         head = reply.head(status, headers)
         reply.tally.begin(body, stream=reply.is_stream)
@@ -380,8 +433,8 @@ class Exchange:
     def _release(self) -> None:
         if self._target is not None:
             self._meter.in_flight -= 1
-            self._relay.released(self._target)
-            self._target = self._connection = None
+            self._relay.released(self._target, self._line, self._request.caller)
+            self._target = self._connection = self._line = None
 
     def _end(self) -> None:
         self._stop_waiting()

@@ -40,6 +40,7 @@ class ModelMeter:
     answers: dict[str, int] = field(default_factory=dict)  #: by class: `2xx`
     in_flight: int = 0
     held: int = 0
+    queued: int = 0
     cancelled: int = 0
     engine_lost: int = 0
     retried: int = 0
@@ -47,12 +48,23 @@ class ModelMeter:
     fallback: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
+    turned_away: int = 0
+    affinity_kept: int = 0
+    affinity_moved: int = 0
+    hold: Histogram = field(default_factory=Histogram)
+    queue: Histogram = field(default_factory=Histogram)
     first_byte: Histogram = field(default_factory=Histogram)
     duration: Histogram = field(default_factory=Histogram)
 
     def answered(self, status: int) -> None:
         kind = CLASSES[status // 100]
         self.answers[kind] = self.answers.get(kind, 0) + 1
+
+    @property
+    def mean_duration(self) -> float | None:
+        """Seconds that a whole answer takes; None: there was none yet."""
+        count = sum(self.duration.counts)
+        return self.duration.total / count if count else None
 
 
 _COUNTERS: Final = {
@@ -61,14 +73,20 @@ _COUNTERS: Final = {
     "retried": "Requests sent again because an engine was lost before it answered.",
     "asks": "Times that an on-demand model was asked for because it was not ready, at most once a second.",
     "fallback": "Requests for the model that were sent to the model that stands in for it.",
+    "turned_away": "Requests refused because too many waited, or because they waited for a slot for too long.",
+    "affinity_kept": "Requests sent to the replica that they belong to.",
+    "affinity_moved": "Requests sent to another than the replica that they belong to, which had too much to do.",
     "tokens_in": "Tokens of prompts, as engines count them.",
     "tokens_out": "Tokens of answers, as engines count them; events of streams that say nothing of it.",
 }
 _GAUGES: Final = {
     "in_flight": "Requests in an engine now.",
     "held": "Requests waiting for an endpoint of their model.",
+    "queued": "Requests waiting for a free slot of their model.",
 }
 _HISTOGRAMS: Final = {
+    "hold": ("hold", "Of requests that waited for an endpoint of their model: how long."),
+    "queue": ("queue", "Of requests that waited for a free slot of their model: how long."),
     "first_byte": ("time_to_first_byte", "From the complete request to the first byte of the engine's answer."),
     "duration": ("request_duration", "From the complete request to the last byte of the engine's answer."),
 }
@@ -91,7 +109,7 @@ class Meters:
         self._by_model = {
             model: meter
             for model, meter in self._by_model.items()
-            if not model or model in keep or meter.in_flight or meter.held
+            if not model or model in keep or meter.in_flight or meter.held or meter.queued
         }
 
     def collect(

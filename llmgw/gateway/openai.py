@@ -45,6 +45,7 @@ class Code(StrEnum):
     RATE_LIMITED = "rate_limit_exceeded"
     REQUEST_TIMEOUT = "request_timeout"
     SHUTTING_DOWN = "shutting_down"
+    SURFACE_NOT_SERVED = "surface_not_served"
     SYSTEM_STOPPED = "system_stopped"
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
     VERSION_NOT_SUPPORTED = "http_version_not_supported"

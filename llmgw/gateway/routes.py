@@ -13,8 +13,10 @@ from typing import Final
 
 from llmgw.catalog.spec import ExternalSpec, ModelSpec
 from llmgw.facts import Progress
+from llmgw.gateway.affinity import Affinity
 from llmgw.gateway.openai import ApiError, Code, shown
 from llmgw.gateway.params import Params, params_of
+from llmgw.gateway.surface import DECLARED
 from llmgw.ids import EngineName, ModelName, ReplicaId
 from llmgw.plan import Endpoint, ModelState, ModelStatus, Stopped
 from llmgw.store.values import Applied
@@ -40,8 +42,9 @@ class Refusal:
     def answer(self, now: Wall) -> ApiError:
         message, after = self.message, self.retry_after
         if self.retry_at is not None:
-            after = max(1, math.ceil(self.retry_at - now))
-            message = f"{message}; next attempt in {format_seconds(after)}"
+            after = _seconds_until(self.retry_at, now)
+            if self.retry_at > now:
+                message = f"{message}; next attempt in {format_seconds(after)}"
         param = "model" if self.code == Code.MODEL_NOT_FOUND else None
         return ApiError(status=self.status, code=self.code, message=message, param=param, retry_after=after)
 
@@ -92,6 +95,10 @@ NOT_READY: Final = Refusal(
 )
 
 
+Lacking = Mapping[str, frozenset[ReplicaId]]
+"""By path, the endpoints of a model that are known not to serve it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingTable:
     """Immutable: a change of catalog, endpoints, statuses or the operator's switch makes a new one."""
@@ -105,6 +112,8 @@ class RoutingTable:
     strict: Mapping[str, Resolution] = field(default_factory=dict)
     """The same of those that a fallback serves now, for clients who do not want that."""
     params: Mapping[str, Params] = field(default_factory=dict)  #: by name, of those whose requests are changed
+    lacking: Mapping[ModelName, Lacking] = field(default_factory=dict)
+    affinity: Mapping[ModelName, Affinity] = field(default_factory=dict)  #: of models that have any
 
     @classmethod
     def build(
@@ -136,6 +145,8 @@ class RoutingTable:
         return cls(
             applied=applied, stopped=stopped, models=catalog, statuses=told, endpoints=by_model, names=names,
             strict=strict, params={name: each for model in catalog.values() for name, each in params_of(model).items()},
+            lacking={name: lacks for name, some in by_model.items() if (lacks := _lacking(some))},
+            affinity={name: Affinity.of(model.affinity) for name, model in catalog.items() if model.affinity},
         )  # fmt: skip
 
     def resolve(self, name: str, *, fallback: bool = True) -> Resolution:
@@ -181,6 +192,15 @@ class RoutingTable:
         else:
             message += "; GET /v1/models lists what there is"
         return Refusal(status=404, code=Code.MODEL_NOT_FOUND, message=message)
+
+
+def _lacking(endpoints: Iterable[Endpoint]) -> Lacking:
+    found: dict[str, frozenset[ReplicaId]] = {}
+    for endpoint in endpoints:
+        for path, surface in DECLARED.items() if endpoint.surfaces is not None else ():
+            if surface not in (endpoint.surfaces or ()):
+                found[path] = found.get(path, frozenset()) | {endpoint.id}
+    return found
 
 
 def _external(model: ModelSpec, external: ExternalSpec) -> Endpoint:
@@ -278,8 +298,13 @@ def still_loading(hold: Hold, waited: Seconds, now: Wall) -> ApiError:
         message += f" ({progress_text(status.progress)})"
     after = LOADING_RETRY
     if status is not None and status.retry_at is not None:
-        after = max(1, math.ceil(status.retry_at - now))
+        after = _seconds_until(status.retry_at, now)
     return ApiError(status=503, code=Code.MODEL_LOADING, message=message, retry_after=after)
+
+
+def _seconds_until(retry_at: Wall, now: Wall) -> int:
+    """A try that is due already waits for something else, and nobody knows how long."""
+    return math.ceil(retry_at - now) if retry_at > now else LOADING_RETRY
 
 
 def progress_text(progress: Progress) -> str:
@@ -290,10 +315,14 @@ def progress_text(progress: Progress) -> str:
     return f"{format_bytes(Bytes(progress.done))} of {format_bytes(progress.total)} fetched, {share} %"
 
 
-def queue_full(model: ModelName, waiting: int) -> ApiError:
-    return ApiError(
-        status=429,
-        code=Code.QUEUE_FULL,
-        message=f"{waiting} requests already wait for model {model!r}, which is not ready yet",
-        retry_after=LOADING_RETRY,
-    )
+def queue_full(model: ModelName, waiting: int, *, ready: bool = False, after: int = LOADING_RETRY) -> ApiError:
+    """`ready`: they wait for a free slot, and not for the model."""
+    why = "whose every slot is taken" if ready else "which is not ready yet"
+    message = f"{waiting} requests already wait for model {model!r}, {why}"
+    return ApiError(status=429, code=Code.QUEUE_FULL, message=message, retry_after=after)
+
+
+def still_busy(model: ModelName, waited: Seconds, waiting: int, after: int) -> ApiError:
+    """The answer to a request that waited for a slot for as long as the cluster allows."""
+    message = f"no slot of model {model!r} became free in {format_seconds(waited)}; {waiting} requests wait for one"
+    return ApiError(status=429, code=Code.QUEUE_FULL, message=message, retry_after=after)

@@ -38,6 +38,22 @@ _KNOWN: Final = frozenset(
 ) | {"/tokenize", "/detokenize"}  # fmt: skip
 """Paths of which it can be said that only the method was wrong. A POST is relayed to others too: engines differ."""
 
+DECLARED: Final = {
+    "/v1/chat/completions": "chat/completions",
+    "/v1/completions": "completions",
+    "/v1/responses": "responses",
+    "/v1/messages": "messages",
+    "/v1/embeddings": "embeddings",
+    "/v1/rerank": "rerank",
+    "/v1/reranking": "rerank",
+    "/v1/score": "score",
+}
+"""Paths that an engine serves only if it says so, where it says what it serves at all. Of others nothing is known for
+sure: engines have more than they declare."""
+
+SLOTLESS: Final = frozenset(("/tokenize", "/detokenize", "/v1/tokenize", "/v1/detokenize", "/v1/messages/count_tokens"))
+"""What engines answer without a slot, however busy they are."""
+
 
 def find(method: str, path: str) -> Resource | None:
     """What a path stands for; None: nothing."""
@@ -46,7 +62,7 @@ def find(method: str, path: str) -> Resource | None:
     if path == "/v1/models":
         return MODELS
     if path == "/health":
-        return Resource.HEALTH
+        return HEALTH
     if path.startswith(MODEL_PREFIX):
         return MODEL
     if method == "POST" and _RELAYED(path):

@@ -11,6 +11,9 @@ from urllib.parse import urlsplit
 import httptools
 
 from llmgw.engine.api import engine_key
+from llmgw.gateway.affinity import seed
+from llmgw.gateway.balance import UNLIMITED
+from llmgw.gateway.lines import Line
 from llmgw.ids import ModelName, ReplicaId
 from llmgw.plan import Endpoint
 from llmgw.secretref import SecretMissing, read_token
@@ -73,9 +76,9 @@ class Target:
     """An endpoint and what the gateway keeps with it. `outstanding`, `turn`, `tier`, `weight`: for the balancer."""
 
     __slots__ = (
-        "base", "called", "external", "failures", "head", "heard", "host", "id", "idle", "last_used", "model",
-        "netloc", "outstanding", "port", "suspect_until", "tier", "tls", "turn", "unusable", "url", "weight",
-        "withdrawn",
+        "base", "called", "external", "failures", "full_weight", "head", "heard", "host", "id", "idle", "last_used",
+        "line", "losses", "model", "netloc", "outstanding", "port", "seed", "slots", "suspect_until", "tier", "tls",
+        "trial", "turn", "unusable", "url", "weight", "withdrawn",
     )  # fmt: skip
 
     def __init__(self, endpoint: Endpoint, secret: bytes) -> None:
@@ -98,13 +101,18 @@ class Target:
         else:
             self.read_key()
         self.tier = endpoint.tier
-        self.weight = endpoint.weight
+        self.weight = self.full_weight = endpoint.weight  #: the first grows while it is new
+        self.seed = seed(endpoint.id)  #: what decides which requests belong to it
+        self.slots = UNLIMITED  #: requests that it gets at once, at most
+        self.line: Line[Any] | None = None  #: of its model, where any endpoint of it has slots
         self.outstanding = 0
         self.turn = 0
         self.last_used: float | None = None  #: loop time
         self.heard: float | None = None  #: loop time at which bytes came from it last
         self.failures = 0  #: what makes its agent look whether it is well
         self.suspect_until = 0.0  #: loop time until which others are preferred: it was lost a moment ago
+        self.losses = 0  #: in a row, without an answer between them
+        self.trial = False  #: a request tells whether it answers again
         self.idle: list[EngineConnection] = []
         self.withdrawn = False
 

@@ -1,5 +1,7 @@
 """Errors that a request gets for what its key may not ask, and for what became of its engine."""
 
+from collections.abc import Iterable
+
 from llmgw.gateway.keys import Caller
 from llmgw.gateway.openai import ApiError, Code, shown
 from llmgw.gateway.routes import Refusal, RoutingTable
@@ -20,6 +22,12 @@ def denied(table: RoutingTable, caller: Caller, name: str) -> ApiError | None:
 def not_allowed(caller: Caller, name: str) -> ApiError:
     message = f"the API key {caller.name!r} is not for model {shown(name)}"
     return ApiError(status=403, code=Code.MODEL_NOT_ALLOWED, message=message, param="model")
+
+
+def not_served(model: ModelName, path: str, surfaces: Iterable[str]) -> ApiError:
+    """`surfaces`: what it does serve."""
+    message = f"model {model!r} does not serve {path}: its engine has {', '.join(f'/v1/{each}' for each in surfaces)}"
+    return ApiError(status=404, code=Code.SURFACE_NOT_SERVED, message=message, param="model")
 
 
 def unusable(model: ModelName, why: str) -> ApiError:

@@ -125,6 +125,7 @@ def endpoints(
             names=catalog.models[fact.model].names,
             engine=fact.engine,
             pool=catalog.cluster.node(fact.node).pool,
+            surfaces=fact.surfaces,
             **_share(fact, catalog.models[fact.model]),
         )
         for fact in facts
@@ -160,8 +161,9 @@ def _share(fact: ReplicaFact, model: ModelSpec) -> dict[str, Any]:
     same = [profile for profile in model.profiles if spec_digest(model.name, profile) == fact.spec]
     named = [profile for profile in model.profiles if profile.name == fact.profile]
     for profile in (*same, *named):
-        return {"weight": profile.weight, "tier": profile.tier}
-    return {}
+        slots = fact.slots if profile.max_requests is None else profile.max_requests or None
+        return {"weight": profile.weight, "tier": profile.tier, "slots": slots}
+    return {"slots": fact.slots}
 
 
 def _launching(launch: Launch, seen: Seen, catalog: Catalog) -> Assignment:

@@ -114,3 +114,6 @@ class CpuEngine(Engine):
     def surfaces(self, profile: ProfileSpec) -> frozenset[str]:
         generation = frozenset({"chat/completions", "completions", "responses", "messages"})
         return generation | {"embeddings"} if profile.options.get("embeddings") else generation
+
+    def request_slots(self, profile: ProfileSpec) -> int | None:
+        return profile.parallel

@@ -116,6 +116,9 @@ class LlamaCppEngine(Engine):
         generation = frozenset({"chat/completions", "completions", "responses", "messages"})
         return generation | {"embeddings"} if profile.options.get("embeddings") else generation
 
+    def request_slots(self, profile: ProfileSpec) -> int | None:
+        return profile.parallel
+
 
 def _binary(profile: ProfileSpec) -> str:
     named = profile.options.get("binary")

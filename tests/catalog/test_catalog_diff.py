@@ -80,6 +80,7 @@ def test_models_that_come_and_go_are_told_whole() -> None:
         ("devices: 1", "devices: 1\nexclusive: true", ("exclusive", "false", "true", "placement")),
         ("", "weight: 2.5", ("weight", "1.0", "2.5", "routing")),
         ("", "tier: 1", ("tier", "0", "1", "routing")),
+        ("", "max_requests: 8", ("max_requests", None, "8", "routing")),
         ("start_timeout: 90s", "start_timeout: 1h30m", ("start_timeout", "1m30s", "1h30m", "later")),
         ("", "degraded: {context: 2048}", ("degraded.context", None, "2048", "level")),
         ("degraded: {context: 2048}", "", ("degraded.context", "2048", None, "level")),

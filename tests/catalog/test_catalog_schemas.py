@@ -53,6 +53,7 @@ SHAPES = [
     (MODEL["properties"]["scaling"], MODEL, spec.ScalingSpec),
     (MODEL["$defs"]["window"], MODEL, spec.Window),
     (MODEL["properties"]["placement"], MODEL, spec.PlacementSpec),
+    (MODEL["properties"]["affinity"], MODEL, spec.AffinitySpec),
     (MODEL["$defs"]["env_value"], MODEL, spec.SecretRef),
     (CLUSTER, CLUSTER, spec.ClusterSpec),
     (CLUSTER["properties"]["gateway"], CLUSTER, spec.GatewaySettings),
@@ -137,7 +138,7 @@ def test_a_schema_names_the_default_that_its_value_has(
 
 def test_a_levels_block_may_give_any_part_of_a_profile_but_its_name_and_its_share_of_traffic() -> None:
     level = MODEL["$defs"]["level"]
-    others = {"name", "degraded", "minimal", "weight", "tier"}
+    others = {"name", "degraded", "minimal", "weight", "tier", "max_requests"}
     assert set(level["properties"]) == set(accepted(MODEL["$defs"]["profile"])) - others
     assert level["additionalProperties"] is False
     for key, part in level["properties"].items():

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pytest
 from make import NODE, NOW, catalog, gib, model, report
 
 from llmgw.catalog.live import CatalogState, LiveCatalog
@@ -150,6 +151,23 @@ async def test_a_model_in_the_catalog_comes_to_be_an_endpoint() -> None:
     assert await world.conditions() == {
         ConditionType.READY: True, ConditionType.RECONCILING: False, ConditionType.STALLED: False,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("declared", "told"), [(None, 2), (7, 7), (0, None)])
+async def test_an_endpoint_tells_what_its_engine_offers_and_the_catalog_may_say_otherwise(
+    declared: int | None, told: int | None
+) -> None:
+    world = World()
+    spec = model("a")
+    await world.push(replace(spec, profiles=(replace(spec.profiles[0], max_requests=declared),)))
+    await world.tell()
+    await world.settle(3)
+    (id,) = world.replicas
+    world.replicas[id] = replace(world.replicas[id], slots=2, surfaces=("embeddings",))
+    await world.tell()
+    await world.controller.reconcile()
+    endpoint = (await world.endpoints())["a"]
+    assert (endpoint.slots, endpoint.surfaces) == (told, ("embeddings",))
 
 
 async def test_nothing_is_launched_before_the_node_reported() -> None:
