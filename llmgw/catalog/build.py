@@ -47,7 +47,7 @@ def build_model(value: Mapping[str, Any], canonical: Canonical) -> ModelSpec:
     given = _given(
         value, name=str, description=str, aliases=tuple, labels=dict, priority=int, pinned=bool, suspend=bool,
         protect=bool, fallback=str, scaling=_scaling, placement=_placement, groups=tuple,
-        affinity=_affinity,
+        affinity=_affinity, stream_comments=bool,
     )  # fmt: skip
     given |= _given(value, external=_external, variants=_variants, **_PARAMS)
     profiles = tuple(build_profile(profile, canonical) for profile in value.get("profiles", ()))

@@ -53,7 +53,7 @@ OF_MODEL: Final[Mapping[str, Effect]] = {
     "description": Effect.NOTHING, "labels": Effect.NOTHING,
     "aliases": Effect.ROUTING, "fallback": Effect.ROUTING, "external": Effect.ROUTING, "variants": Effect.ROUTING,
     "strip_params": Effect.ROUTING, "set_params": Effect.ROUTING, "default_params": Effect.ROUTING,
-    "affinity": Effect.ROUTING,
+    "affinity": Effect.ROUTING, "stream_comments": Effect.ROUTING,
     "priority": Effect.PLACEMENT, "pinned": Effect.PLACEMENT, "suspend": Effect.PLACEMENT,
     "scaling": Effect.PLACEMENT, "placement": Effect.PLACEMENT, "groups": Effect.PLACEMENT,
     "protect": Effect.LATER,

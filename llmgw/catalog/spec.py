@@ -188,6 +188,7 @@ class ModelSpec:
     fallback: ModelName | None = None  #: serves in its place when recovery gives up
     scaling: ScalingSpec = ScalingSpec()
     placement: PlacementSpec = PlacementSpec()
+    stream_comments: bool = False  #: streams that wait begin with comments, unless a request says otherwise
     affinity: AffinitySpec | None = None  #: None: requests go where there is the least to do
     groups: tuple[str, ...] = ()  #: models that share one never reside together on a node
 

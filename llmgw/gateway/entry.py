@@ -2,7 +2,8 @@
 
 from llmgw.gateway import bodies
 from llmgw.gateway.access import Trace
-from llmgw.gateway.exchange import Client, Exchange
+from llmgw.gateway.ends import Client
+from llmgw.gateway.exchange import Exchange
 from llmgw.gateway.http1 import Request
 from llmgw.gateway.openai import ApiError, BadBody, Code
 from llmgw.gateway.relay import Relay

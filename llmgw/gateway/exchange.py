@@ -5,10 +5,12 @@ gone. Everything here runs in the event loop's callbacks; nothing awaits but dia
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from llmgw.gateway import bodies
 from llmgw.gateway.access import Trace
+from llmgw.gateway.early import Early, wants_stream
+from llmgw.gateway.ends import Client
 from llmgw.gateway.http1 import Request
 from llmgw.gateway.lines import Line
 from llmgw.gateway.openai import ApiError, BadBody, Code
@@ -35,31 +37,6 @@ is on its way; where the leader died as well, another leads first, which takes s
 _NOTHING: Final[Mapping[ModelName, Wall]] = {}
 MOST_KILLED: Final = 2
 """Engines that may end with one request in them before it is given up: it may be what kills them."""
-
-
-class Client(Protocol):
-    """The connection that a request came from. It calls `Exchange.pause` and `resume` when it is slow to take."""
-
-    @property
-    def peer(self) -> str:
-        """The address that it comes from."""
-        ...
-
-    def write(self, data: bytes) -> None:
-        """Bytes of an answer, framed."""
-        ...
-
-    def finish(self, *, keep_alive: bool) -> None:
-        """The answer is complete."""
-        ...
-
-    def abort(self) -> None:
-        """Close so that the client notices that its answer is not complete."""
-        ...
-
-    def refuse(self, request: Request, error: ApiError) -> None:
-        """Answer with an error, and finish."""
-        ...
 
 
 class Exchange:
@@ -151,7 +128,24 @@ class Exchange:
         stay = Stay(self._relay, self, self._request.caller, model, self._model, self._size, line)
         if stay.begin(until, self._waited, first=bool(self._tried)):
             self._stay = stay
+            if self._comments():
+                stay.tell(self._comment)
         return self._stay is not None
+
+    def _comments(self) -> bool:
+        """Whether the client is to be told that it waits."""
+        spec = self._relay.table.models.get(self._model) if self._model is not None else None
+        wanted = self._request.comments
+        if wanted is None:
+            wanted = spec is not None and spec.stream_comments
+        return wanted and wants_stream(self._request.body)
+
+    def _comment(self, text: str) -> None:
+        reply = self._reply
+        if not isinstance(reply, Early):
+            reply = self._reply = Early(self._request)
+            self._client.write(reply.opening())
+        self._client.write(reply.comment(text))
 
     def _turn_away(self, error: ApiError) -> None:
         self._meter.turned_away += 1
@@ -410,7 +404,11 @@ class Exchange:
     def _answer_error(self, error: ApiError) -> None:
         self._meter.answered(error.status)
         self._request.caller.answered(error.status)
-        self._trace.status, self._trace.code = error.status, error.code
+        self._trace.status = error.status
+        if isinstance(self._reply, Early):
+            self._break_off(error)
+            return
+        self._trace.code = error.code
         self._end()
         self._client.refuse(self._request, error)
 

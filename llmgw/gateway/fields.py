@@ -25,7 +25,7 @@ _NOT_FORWARDED: Final = HOP_BY_HOP | {
     b"host", b"expect",  # settled here
     b"authorization", b"x-api-key",  # the client's credentials are for us, the engine has its own key
     b"accept-encoding",  # a compressed stream could not be ended with an error event
-    b"x-llmgw-no-fallback",  # a word to us
+    b"x-llmgw-no-fallback", b"x-llmgw-stream-comments",  # words to us
 }  # fmt: skip
 _EXAMINED: Final = _NOT_FORWARDED | {b"content-type", b"content-encoding", b"origin", b"sec-fetch-site"}
 
@@ -38,7 +38,7 @@ class Fields:
     """`size`: bytes of names and values. `hosts`: how many Host fields there are. `coding`, `expect`: in small letters;
     None: not sent. `forward`, `cross`: header blocks, of what travels on and of what answers must carry for a page of
     another origin. `foreign`: a page of another site sent it without asking first. `fallback`: another model may
-    answer."""
+    answer. `comments`: whether a stream that waits is to begin with comments; None: as the model has it."""
 
     size: int
     hosts: int
@@ -51,6 +51,7 @@ class Fields:
     cross: bytes
     foreign: bool
     fallback: bool
+    comments: bool | None
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -81,6 +82,7 @@ def understand(headers: tuple[tuple[bytes, bytes], ...]) -> Fields:
         cross=b"" if origin is None else _cross_origin(origin),
         foreign=origin is not None and _is_foreign(origin, found),
         fallback=found.get(b"x-llmgw-no-fallback", b"").lower() in _UNSET,
+        comments=None if (said := found.get(b"x-llmgw-stream-comments")) is None else said.lower() not in _UNSET,
     )
 
 

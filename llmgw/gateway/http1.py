@@ -62,6 +62,7 @@ class Request:
     id: str = ""
     denied: ApiError | None = None  #: who sent it may not ask at all
     fallback: bool = True  #: another model may answer where the catalog says so
+    comments: bool | None = None  #: a stream that waits is to begin with comments; None: as the model has it
     counted: int = 0  #: bytes of `buffers` that its body takes
 
     @property
@@ -256,6 +257,7 @@ class RequestParser:
             id=request_id.decode("latin-1"),
             denied=denied,
             fallback=fields.fallback,
+            comments=fields.comments,
         )
 
     def _check_framing(self, fields: Fields, length: int, http11: bool) -> None:

@@ -1,6 +1,7 @@
 """The OpenAI surface as bytes: reading the model's name, changing it, error objects, lists. Does no I/O."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -201,11 +202,15 @@ def error_event(error: ApiError, path: str) -> bytes:
     Chat and completions streams carry unnamed events; /v1/messages and /v1/responses name theirs, and clients there
     look for `event: error`. The SDKs raise on the `error` member in each case.
     """
-    inner = _error_object(error, path)
+    return event_of(_error_object(error, path), path)
+
+
+def event_of(inner: Mapping[str, Any], path: str) -> bytes:
+    """The same of an error object as it stands."""
     if _is_anthropic(path):
         return b"event: error\ndata: %b\n\n" % _encode({"type": "error", "error": inner})
     if path.startswith("/v1/responses"):
-        named = {"type": "error", "code": error.code, "message": error.message, "param": error.param, "error": inner}
+        named = {"type": "error", **{each: inner.get(each) for each in ("code", "message", "param")}, "error": inner}
         return b"event: error\ndata: %b\n\n" % _encode(named)
     return b"data: %b\n\n" % _encode({"error": inner})
 

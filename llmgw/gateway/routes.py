@@ -290,12 +290,8 @@ def _rejections(status: ModelStatus | None, reason: str) -> str:
 def still_loading(hold: Hold, waited: Seconds, now: Wall) -> ApiError:
     """The answer to a request that was held for as long as the cluster allows: `waited`."""
     whose = f"model {hold.model!r}" + (f", the fallback of {hold.instead_of!r}," if hold.instead_of else "")
-    message = f"{whose} is still loading after {format_seconds(waited)}"
     status = hold.status
-    if status is not None and status.reason:
-        message += f": {status.reason}"
-    if status is not None and status.progress is not None:
-        message += f" ({progress_text(status.progress)})"
+    message = f"{whose} is still loading after {format_seconds(waited)}{_how_far(status)}"
     after = LOADING_RETRY
     if status is not None and status.retry_at is not None:
         after = _seconds_until(status.retry_at, now)
@@ -305,6 +301,17 @@ def still_loading(hold: Hold, waited: Seconds, now: Wall) -> ApiError:
 def _seconds_until(retry_at: Wall, now: Wall) -> int:
     """A try that is due already waits for something else, and nobody knows how long."""
     return math.ceil(retry_at - now) if retry_at > now else LOADING_RETRY
+
+
+def _how_far(status: ModelStatus | None) -> str:
+    """`: fetching weights (12.0 MiB of 93.8 MiB fetched, 12 %)`"""
+    reason = f": {status.reason}" if status is not None and status.reason else ""
+    return f"{reason} ({progress_text(status.progress)})" if status is not None and status.progress else reason
+
+
+def waiting_text(status: ModelStatus | None, *, slot: bool) -> str:
+    """What a client is told meanwhile. `slot`: it is a slot that it waits for."""
+    return "waiting for a free slot" if slot else f"loading{_how_far(status)}"
 
 
 def progress_text(progress: Progress) -> str:

@@ -2,12 +2,18 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from llmgw.gateway.keys import Caller
 from llmgw.gateway.lines import Line
 from llmgw.gateway.relay import Held, Relay
-from llmgw.gateway.routes import Hold, Refusal, Resolution, Route
+from llmgw.gateway.routes import Hold, Refusal, Resolution, Route, waiting_text
 from llmgw.ids import ModelName
+
+FIRST: Final = 5.0
+"""Seconds until a client that wants to be told that it waits is told so first."""
+EVERY: Final = 10.0
+"""Seconds between two comments after that: proxies give up after thirty or sixty without a byte."""
 
 
 class Stay:
@@ -17,7 +23,19 @@ class Stay:
     or alias; `model`: the one that it waits for, the same or what stands in for it.
     """
 
-    __slots__ = ("_caller", "_meter", "_relay", "_since", "_size", "_timer", "_who", "line", "model", "named")
+    __slots__ = (
+        "_caller",
+        "_meter",
+        "_relay",
+        "_since",
+        "_size",
+        "_teller",
+        "_timer",
+        "_who",
+        "line",
+        "model",
+        "named",
+    )
 
     def __init__(
         self, relay: Relay, who: Held, caller: Caller, model: ModelName, named: ModelName | None, size: int,
@@ -29,6 +47,7 @@ class Stay:
         self._size = size
         self._meter = relay.meters.of(named or model)
         self._timer: asyncio.TimerHandle | None = None
+        self._teller: asyncio.TimerHandle | None = None
         self._since = 0.0
         self.model = model
         self.named = named
@@ -58,14 +77,24 @@ class Stay:
             self._timer.cancel()
         self._timer = self._relay.loop.call_at(until, waited)
 
+    def tell(self, comment: Callable[[str], None], after: float | None = None) -> None:
+        """Have the client told now and then why it waits; not at once, since most waits are short, and a refusal is
+        better told by its status."""
+        self._teller = self._relay.loop.call_later(FIRST if after is None else after, self._tell, comment)
+
+    def _tell(self, comment: Callable[[str], None]) -> None:
+        self.tell(comment, EVERY)
+        comment(waiting_text(self._relay.table.statuses.get(self.model), slot=self.line is not None))
+
     def seconds(self, now: float) -> float:
         """How long it has been."""
         return now - self._since
 
     def end(self) -> None:
         relay, meter = self._relay, self._meter
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._teller):
+            if timer is not None:
+                timer.cancel()
         seconds = self.seconds(relay.loop.time())
         if self.line is None:
             meter.held -= 1

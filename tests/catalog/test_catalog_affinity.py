@@ -32,7 +32,7 @@ def test_what_cannot_be_meant_is_refused(wrong: str) -> None:
 
 
 def test_what_changes_of_it_restarts_nothing() -> None:
-    new = model(extra="affinity: {bound: 2}\n", profile="max_requests: 3")
+    new = model(extra="affinity: {bound: 2}\nstream_comments: true\n", profile="max_requests: 3")
     found = diff(loaded(model()).catalog, loaded(new).catalog)
     assert {(change.path, str(change.effect)) for change in found} >= {("affinity.bound", "routing")}
     assert {str(change.effect) for change in found} == {"routing"}
