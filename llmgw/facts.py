@@ -95,12 +95,21 @@ class Progress:
     done: Bytes
     total: Bytes | None = None
     rate: float | None = None  #: bytes a second, smoothed; None: not known yet
-    waiting: bool = False  #: for its turn: others are fetched, and no more at once
+    waiting: bool = False
+    waits_for: str = ""  #: while it waits; empty: for its turn, since others are fetched and no more at once
 
     @property
     def left(self) -> float | None:
         """Seconds that it takes yet, at this rate; None: nobody knows."""
         return (self.total - self.done) / self.rate if self.total is not None and self.rate else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComingFile:
+    """One of the files that a replica's node fetches for it: the canonical source, and how far it is."""
+
+    source: str
+    progress: Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +143,8 @@ class ReplicaFact:
     served: bool = False  #: a request was answered since it was ready
     load: EngineLoad | None = None  #: None: unreadable, or not yet read
     failure: Failure | None = None  #: set in phase FAILED, and in STOPPING where it ended by itself
-    progress: Progress | None = None  #: set in phase FETCHING
+    progress: Progress | None = None  #: of all its files together; set in phase FETCHING
+    coming: tuple[ComingFile, ...] = ()  #: in phase FETCHING: those that are not here yet
     adopted: bool = False
     kept_serving: bool = False  #: an eviction did not drain in time and was given up: decide afresh
 

@@ -5,6 +5,7 @@ from typing import Final
 from llmgw.catalog.spec import ModelSpec, ProfileSpec, WeightsSpec
 from llmgw.errors import Problem
 from llmgw.facts import (
+    ComingFile,
     DiskFact,
     EngineFact,
     EngineLoad,
@@ -86,9 +87,13 @@ def failed(id: str, name: ModelName, reason: str) -> ReplicaFact:
     return replica(id, name, Phase.FAILED, failure=Failure(kind=FailureKind.CRASH, reason=reason, at=NOW))
 
 
-def fetching(id: str, name: ModelName, done: int, total: int | None) -> ReplicaFact:
-    progress = Progress(done=Bytes(done), total=None if total is None else Bytes(total))
-    return replica(id, name, Phase.FETCHING, progress=progress)
+def fetching(id: str, name: ModelName, done: int, total: int | None, *, waits_for: str | None = None) -> ReplicaFact:
+    """`waits_for`: None: it does not wait."""
+    size = None if total is None else Bytes(total)
+    waiting = waits_for is not None
+    progress = Progress(done=Bytes(done), total=size, waiting=waiting, waits_for=waits_for or "")
+    coming = (ComingFile(source=SMOL_SOURCE, progress=progress),)
+    return replica(id, name, Phase.FETCHING, progress=progress, coming=coming)
 
 
 def cached(source: str, *, age: float = 0.0, licence: str | None = "Apache-2.0", size: int = 93 * MIB) -> WeightsFact:
@@ -156,8 +161,10 @@ class Seeds:
         for status in statuses:
             await self.put(keys.explain(status.model), status)
 
-    async def report(self, *replicas: ReplicaFact, weights: tuple[WeightsFact, ...] = ()) -> None:
-        await self.put(keys.report(NODE), report(*replicas, weights=weights))
+    async def report(
+        self, *replicas: ReplicaFact, weights: tuple[WeightsFact, ...] = (), node: NodeName = NODE
+    ) -> None:
+        await self.put(keys.report(node), report(*replicas, weights=weights, node=node))
 
     async def assign(self, *assignments: Assignment) -> None:
         for each in assignments:

@@ -17,6 +17,7 @@ from llmgw.admin.key_routes import key_routes
 from llmgw.admin.members import member_routes
 from llmgw.admin.model_routes import log_routes, model_routes
 from llmgw.admin.node_routes import node_routes
+from llmgw.admin.openapi import openapi_routes
 from llmgw.admin.order_routes import Find, order_routes
 from llmgw.admin.plan_routes import Foresee, Verdict, plan_routes
 from llmgw.admin.shapes import StopRequest, SwitchOutput
@@ -70,7 +71,7 @@ def create_app(
     # No OpenAPI page: FastAPI's loads its scripts from a network that a server may not have.
     app = FastAPI(title="llmgw", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.include_router(_open_routes(store, collect, leads))
-    app.include_router(_looking_routes(store, events, node), prefix="/api/v1")
+    app.include_router(_looking_routes(store, events, node, clock or SystemClock()), prefix="/api/v1")
     app.include_router(upkeep_routes(store, clock or SystemClock(), compare, patience=patience), prefix="/api/v1")
     here = state if controller is None else None  # a fleet's logs are on its nodes
     app.include_router(model_routes(store, events, clock or SystemClock(), here), prefix="/api/v1")
@@ -92,6 +93,7 @@ def create_app(
     app.include_router(capacity_routes(store, events, clock or SystemClock()), prefix="/api/v1")
     app.include_router(key_routes(store, events, clock or SystemClock()), prefix="/api/v1")
     app.include_router(member_routes(store, clock or SystemClock()), prefix="/api/v1")
+    app.include_router(openapi_routes(app), prefix="/api/v1")
     if controller is not None:
         app.add_middleware(Elsewhere, store=store, name=controller)
     app.add_middleware(Guard, token=token, hosts=hosts)
@@ -125,16 +127,16 @@ def _open_routes(store: Store, collect: Sequence[metrics.Collect], leads: Callab
     return routes
 
 
-def _looking_routes(store: Store, log: EventLog, node: NodeName) -> APIRouter:
+def _looking_routes(store: Store, log: EventLog, node: NodeName, clock: Clock) -> APIRouter:
     routes = APIRouter()
 
     @routes.get("/status")
     async def status() -> Response:
-        return answer(views.status(await reading.look(store), node))
+        return answer(views.status(await reading.look(store), node, clock.now().wall))
 
     @routes.get("/models")
     async def models() -> Response:
-        return answer(views.models(await reading.look(store)))
+        return answer(views.models(await reading.look(store), clock.now().wall))
 
     @routes.get("/replicas")
     async def replicas() -> Response:

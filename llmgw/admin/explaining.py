@@ -38,11 +38,11 @@ def explain(
     """`name`: that it was asked for by. `recoveries`: of the model; `happened`: every event with its number; `ended`:
     an engine of the model has ended, and its log is there."""
     told = seen.explained.get(spec.name)
-    row = views.model_row(seen, spec)
+    row = views.model_row(seen, spec, now)
     replicas = tuple(each for each in views.replicas(seen).replicas if each.model == spec.name)
     profile = _profile(seen, spec, told)
     nodes = places(seen, spec, told)
-    failures = tuple(_failures(spec, recoveries))
+    failures = tuple(_failures(spec, recoveries, now))
     refusing = {each.node for each in told.rejections} if told else set()
     concerned = [place for place in nodes if place.node in refusing]
     advised = advice(row, replicas, concerned, failures, stopped=seen.stopped is not None, ended=ended)
@@ -153,7 +153,7 @@ def _files(seen: Seen, profile: ProfileSpec) -> Iterator[FileRow]:
 
 
 def _failures(
-    spec: ModelSpec, recoveries: Iterable[tuple[SpecDigest, NodeName, RecoveryRecord]]
+    spec: ModelSpec, recoveries: Iterable[tuple[SpecDigest, NodeName, RecoveryRecord]], now: Wall
 ) -> Iterator[FailureRow]:
     names = {spec_digest(spec.name, profile): profile.name for profile in spec.profiles}
     for digest, node, record in recoveries:
@@ -163,7 +163,7 @@ def _failures(
             reason=record.last.reason,
             at=record.last.at,
             attempts=record.attempts,
-            retry_at=record.retry_at,
+            retry_at=None if record.retry_at is None else max(record.retry_at, now),
             quarantined=record.quarantined,
             action=record.action,
             level=record.level,

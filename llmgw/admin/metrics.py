@@ -77,18 +77,18 @@ def _catalog(seen: Seen) -> Iterator[Metric]:
 
 
 def _models(seen: Seen) -> Iterator[Metric]:
-    rows = views.models(seen).models
-    counted = Counter(row.state for row in rows)
+    told = [(name, seen.explained.get(name)) for name in sorted(seen.models)]
+    found = [(name, ModelState.LOADING if status is None else status.state) for name, status in told]
+    counted = Counter(state for _, state in found)
     states = GaugeMetricFamily("llmgw_models", "Models of the catalog by state.", labels=["state"])
     for state in ModelState:
         states.add_metric([state], counted[state])
     yield states
     each = GaugeMetricFamily("llmgw_model_state", "1 for the state that a model is in.", labels=["model", "state"])
-    for row in rows:
+    for name, its in found:
         for state in ModelState:
-            each.add_metric([row.name, state], row.state == state)
+            each.add_metric([name, state], its == state)
     yield each
-    told = [(name, seen.explained.get(name)) for name in sorted(seen.models)]
     wanted = [([name], status.wanted if status else 0) for name, status in told]
     yield _gauges("llmgw_model_wanted", "Replicas of a model that are wanted.", ["model"], wanted)
     ready = [([name], status.ready if status else 0) for name, status in told]
@@ -132,11 +132,11 @@ def _fetches(seen: Seen) -> Iterator[Metric]:
     rows = [(list(key), progress) for key, progress in sorted(found.items())]
     labels = ["model", "node"]
     done = [(key, progress.done) for key, progress in rows]
-    yield _gauges("llmgw_fetch_bytes", "Bytes so far of a model's file that is on its way.", labels, done)
+    yield _gauges("llmgw_fetch_bytes", "Bytes so far of a model's files that are on their way.", labels, done)
     sizes = [(key, progress.total) for key, progress in rows if progress.total is not None]
-    yield _gauges("llmgw_fetch_size_bytes", "The size of that file, where it is known.", labels, sizes)
+    yield _gauges("llmgw_fetch_size_bytes", "The size of those files, where it is known.", labels, sizes)
     rates = [(key, progress.rate or 0.0) for key, progress in rows]
-    yield _gauges("llmgw_fetch_bytes_per_second", "How fast it comes, over the last ten seconds.", labels, rates)
+    yield _gauges("llmgw_fetch_bytes_per_second", "How fast they come, over the last ten seconds.", labels, rates)
 
 
 def _nodes(rows: Iterable[NodeRow]) -> Iterator[Metric]:

@@ -104,19 +104,39 @@ class StoppedRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressRow:
     """A fetch so far. `total` is null when nobody knows it. `rate`: bytes a second, smoothed; `left`: seconds that it
-    takes yet at this rate; `waiting`: for its turn, while others are fetched."""
+    takes yet at this rate; `waiting`: for what `waits_for` says, or, where that is empty, for its turn, while others
+    are fetched."""
 
     done: Size
     total: Size | None
     rate: float | None = None
     left: float | None = None
     waiting: bool = False
+    waits_for: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComingRow:
+    """One file of a replica that its node fetches."""
+
+    source: str
+    progress: ProgressRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRow:
+    """A replica whose files are fetched, and how far they are together."""
+
+    node: str
+    replica: str
+    progress: ProgressRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRow:
     """A model of the catalog in force and how it fares: `ready`, `loading`, `failed`, `unschedulable`, `inactive` or
-    `stopped`. `level`: that its best replica is shrunk to, or that it is tried at next."""
+    `stopped`. `level`: that its best replica is shrunk to, or that it is tried at next. `progress`: of the replica that
+    is told of here; `fetching`: of every one whose files are fetched, by node. `retry_at`: never in the past."""
 
     name: str
     aliases: tuple[str, ...]
@@ -142,6 +162,7 @@ class ModelRow:
     suspension: SuspendedRow | None = None  #: the operator's word
     spec_revision: str | None = None  #: of the catalog by whose spec it is wanted
     rollout_failed: str | None = None  #: a newer revision whose spec failed, and why: it is wanted as before
+    fetching: tuple[FetchRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +170,8 @@ class ReplicaRow:
     """A wanted or running engine process. `revision`: of the catalog that it was launched from.
 
     `footprint`: host memory that its placement counted, and `footprint_source` where that comes from: `declared`,
-    `measured`, `estimate` or `guess`. `resident`: what it takes now; `resident_peak`: the most so far.
+    `measured`, `estimate` or `guess`. `resident`: what it takes now; `resident_peak`: the most so far. `progress`: of
+    all its files together; `coming`: of each that is not here yet.
     """
 
     id: str
@@ -176,6 +198,7 @@ class ReplicaRow:
     device_resident: Size | None = None
     device_peak: Size | None = None
     devices: tuple[str, ...] = ()  #: UUIDs of the accelerators it was placed on
+    coming: tuple[ComingRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,12 +27,11 @@ from llmgw.admin.shapes import (
 from llmgw.catalog.yamldoc import quoted
 from llmgw.clock import Clock
 from llmgw.errors import CatalogInvalid, LlmgwError
-from llmgw.facts import NodeReport, Phase, WeightsFact
+from llmgw.facts import NodeReport, WeightsFact
 from llmgw.ids import NodeName
 from llmgw.store.api import Store
 from llmgw.store.values import UpkeepAction, UpkeepOrder
 from llmgw.units import Seconds
-from llmgw.weights.lookup import on_node
 from llmgw.weights.naming import entry_name, is_local
 
 ACTIONS: Final = frozenset({UpkeepAction.VERIFY, UpkeepAction.PIN, UpkeepAction.UNPIN})
@@ -180,27 +179,26 @@ def _held(seen: Seen, node: NodeName | None) -> Iterator[HeldRow]:
 
 
 def _under_way(seen: Seen, report: NodeReport) -> dict[str, HeldRow]:
-    """Downloads, by their entry's name. A replica fetches its files one after the other: the first that is lacking."""
+    """Downloads, by their entry's name."""
     found: dict[str, HeldRow] = {}
     for fact in report.replicas:
         assigned = seen.assignments.get(fact.id)
-        if fact.phase is not Phase.FETCHING or fact.progress is None or fact.progress.waiting or assigned is None:
-            continue
-        files = (spec for spec in assigned.profile.roles.values() if not is_local(spec.source))
-        if (spec := next((spec for spec in files if on_node(report.weights, spec) is None), None)) is None:
-            continue
-        entry = entry_name(spec.source, spec.sha256)
-        found[entry] = HeldRow(
-            node=report.node,
-            entry=entry,
-            source=spec.source,
-            size=fact.progress.done,
-            state="being fetched",
-            wanted=True,
-            in_use=False,
-            pinned=None,
-            last_wanted=report.at,
-        )
+        coming = {one.source: one.progress for one in fact.coming if not one.progress.waiting}
+        for spec in assigned.profile.roles.values() if assigned is not None else ():
+            if is_local(spec.source) or (progress := coming.get(spec.source)) is None:
+                continue
+            entry = entry_name(spec.source, spec.sha256)
+            found[entry] = HeldRow(
+                node=report.node,
+                entry=entry,
+                source=spec.source,
+                size=progress.done,
+                state="being fetched",
+                wanted=True,
+                in_use=False,
+                pinned=None,
+                last_wanted=report.at,
+            )
     return found
 
 

@@ -1,6 +1,6 @@
 """Answers from store values. Pure: no I/O, no clock."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from llmgw import __version__
 from llmgw.admin.member_views import member_rows
@@ -8,9 +8,11 @@ from llmgw.admin.node_views import is_silent, node_row
 from llmgw.admin.reading import Seen
 from llmgw.admin.shapes import (
     CatalogRow,
+    ComingRow,
     ConditionRow,
     EventRow,
     EventsOutput,
+    FetchRow,
     HoldRow,
     ModelRow,
     ModelsOutput,
@@ -28,19 +30,20 @@ from llmgw.catalog.holds import Held
 from llmgw.catalog.spec import ModelSpec
 from llmgw.errors import Problem
 from llmgw.facts import Event, Footprint, Phase, Progress, ReplicaFact, Suspension
-from llmgw.ids import NodeName, ReplicaId
+from llmgw.ids import ModelName, NodeName, ReplicaId
 from llmgw.plan import Assignment, ModelState, ModelStatus, Stopped, Want
 from llmgw.store.values import CatalogStatus
+from llmgw.units import Wall
 
 
-def status(seen: Seen, node: NodeName) -> StatusOutput:
+def status(seen: Seen, node: NodeName, now: Wall) -> StatusOutput:
     """The whole picture on one page. `node`: the machine that answers."""
     return StatusOutput(
         llmgw=__version__,
         node=node,
         catalog=catalog(seen),
         stopped=stopped(seen.stopped),
-        models=models(seen).models,
+        models=models(seen, now).models,
         nodes=nodes(seen).nodes,
         cluster=(seen.applied.cluster or None) if seen.applied else None,
         unknown_nodes=_unknown_nodes(seen),
@@ -55,9 +58,11 @@ def _unknown_nodes(seen: Seen) -> tuple[str, ...]:
     return tuple(sorted(set(seen.applied.nodes) - set(seen.reports)))
 
 
-def models(seen: Seen) -> ModelsOutput:
+def models(seen: Seen, now: Wall) -> ModelsOutput:
     """The models of the catalog in force, in name order. One that left is gone here while its engine still drains."""
-    return ModelsOutput(models=tuple(model_row(seen, seen.models[name]) for name in sorted(seen.models)))
+    fetching = _fetching(seen)
+    rows = (model_row(seen, seen.models[name], now, fetching) for name in sorted(seen.models))
+    return ModelsOutput(models=tuple(rows))
 
 
 def replicas(seen: Seen) -> ReplicasOutput:
@@ -142,8 +147,11 @@ def _suspension(word: Suspension | None) -> SuspendedRow | None:
     return None if word is None else SuspendedRow(at=word.at, by=word.by)
 
 
-def model_row(seen: Seen, spec: ModelSpec) -> ModelRow:
-    """A model as the controller explained it last; one it has not looked at yet counts as loading."""
+def model_row(
+    seen: Seen, spec: ModelSpec, now: Wall, fetching: Mapping[ModelName, Sequence[FetchRow]] | None = None
+) -> ModelRow:
+    """A model as the controller explained it last; one it has not looked at yet counts as loading. `fetching`: as told
+    of all models, where that was found already."""
     told = seen.explained.get(spec.name) or ModelStatus(
         model=spec.name, state=ModelState.LOADING, reason="not looked at yet"
     )
@@ -164,8 +172,9 @@ def model_row(seen: Seen, spec: ModelSpec) -> ModelRow:
         replica=told.replica,
         since=told.since or None,
         attempts=told.attempts,
-        retry_at=told.retry_at,
-        progress=_progress(told.progress),
+        # One that is due waits for what the reason names: it comes at any moment, and not in the past.
+        retry_at=None if told.retry_at is None else max(told.retry_at, now),
+        progress=None if told.progress is None else _progress(told.progress),
         revision=told.revision,
         footprint=footprint.host if footprint else None,
         footprint_source=footprint.source if footprint else None,
@@ -174,7 +183,18 @@ def model_row(seen: Seen, spec: ModelSpec) -> ModelRow:
         suspension=_suspension(seen.suspensions.get(spec.name)),
         spec_revision=told.spec_revision or (seen.applied.revision if seen.applied else None),
         rollout_failed=told.rollout_failed or None,
+        fetching=tuple((_fetching(seen) if fetching is None else fetching).get(spec.name, ())),
     )
+
+
+def _fetching(seen: Seen) -> dict[ModelName, list[FetchRow]]:
+    found: dict[ModelName, list[FetchRow]] = {}
+    for node in sorted(seen.reports):
+        for fact in seen.reports[node].replicas:
+            if fact.phase is Phase.FETCHING and fact.progress is not None:
+                row = FetchRow(node=node, replica=fact.id, progress=_progress(fact.progress))
+                found.setdefault(fact.model, []).append(row)
+    return found
 
 
 def _footprint(seen: Seen, replica: ReplicaId | None) -> Footprint | None:
@@ -211,13 +231,14 @@ def _running(fact: ReplicaFact, assignment: Assignment | None, *, silent: bool =
         resident=fact.resident,
         running=fact.load.running if fact.load else None,
         waiting=fact.load.waiting if fact.load else None,
-        progress=_progress(fact.progress),
+        progress=None if fact.progress is None else _progress(fact.progress),
         footprint_source=fact.footprint.source if fact.footprint else None,
         footprint_device=fact.footprint.device if fact.footprint else None,
         resident_peak=fact.resident_peak,
         device_resident=fact.device_resident,
         device_peak=fact.device_peak,
         devices=fact.devices,
+        coming=tuple(ComingRow(source=one.source, progress=_progress(one.progress)) for one in fact.coming),
     )
 
 
@@ -248,9 +269,12 @@ def _placing(assignment: Assignment) -> ReplicaRow:
     )
 
 
-def _progress(progress: Progress | None) -> ProgressRow | None:
-    if progress is None:
-        return None
+def _progress(progress: Progress) -> ProgressRow:
     return ProgressRow(
-        done=progress.done, total=progress.total, rate=progress.rate, left=progress.left, waiting=progress.waiting
+        done=progress.done,
+        total=progress.total,
+        rate=progress.rate,
+        left=progress.left,
+        waiting=progress.waiting,
+        waits_for=progress.waits_for,
     )

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -12,19 +12,18 @@ import structlog
 from llmgw.agent import launch, starting
 from llmgw.agent import lifecycle as life
 from llmgw.agent.around import Around
-from llmgw.agent.coming import Coming
 from llmgw.agent.doubting import doubted
 from llmgw.agent.ending import Target
+from llmgw.agent.fetching import Fetching
 from llmgw.agent.held import Held
 from llmgw.agent.inventory import Resident
 from llmgw.agent.lifecycle import Do, Lifecycle, Tell
 from llmgw.agent.offers import NOTHING_SAID, offer_of
 from llmgw.agent.records import Record
 from llmgw.agent.vigil import Vigil
-from llmgw.catalog.spec import WeightsSpec
 from llmgw.engine.api import Engine
 from llmgw.errors import LlmgwError, TerminalError
-from llmgw.facts import EngineLoad, Exit, Failure, FailureKind, Phase, Progress, ReplicaFact
+from llmgw.facts import EngineLoad, Exit, Failure, FailureKind, Phase, ReplicaFact
 from llmgw.plan import Assignment, Want
 from llmgw.tasks import Tasks
 from llmgw.units import Bytes, Mono
@@ -63,14 +62,14 @@ class Replica:
         self._doing: asyncio.Task[Any] | None = None
         self._working: set[asyncio.Task[Any]] = set()
         self._born = False
-        self._files: dict[str, Path] = {}
+        self._files: Mapping[str, Path] = {}
         self._ready_by: Mono | None = None
         self._offer = NOTHING_SAID
         self._want = Want.RUN
         self._drain_timeout = assignment.drain_timeout
         self._asked: int | None = None  #: the store revision of the stop; None: not asked through the store
         self._hasty = False
-        self._coming = Coming()
+        self._fetching = Fetching(assignment, around, self._tell)
         self._load: EngineLoad | None = None
         self._used = asyncio.Event()
         self._hurried = asyncio.Event()  #: somebody waits for its end
@@ -187,7 +186,8 @@ class Replica:
             served=self._served,
             load=self._load if phase in (Phase.READY, Phase.DRAINING) else None,
             failure=self._life.failure,
-            progress=self._coming.progress if phase is Phase.FETCHING else None,
+            progress=self._fetching.progress if phase is Phase.FETCHING else None,
+            coming=self._fetching.files if phase is Phase.FETCHING else (),
             adopted=self._life.adopted,
             kept_serving=self._life.kept_serving,
         )
@@ -267,32 +267,12 @@ class Replica:
 
     async def _fetch(self) -> life.Event | None:
         try:
-            for role, wanted in self.assignment.profile.roles.items():
-                self._files[role] = await self._fetch_one(wanted)
+            self._files = await self._fetching.run()
         except TerminalError as error:
             return life.FetchFailed(self._held.failure(FailureKind.TERMINAL, str(error)))
         except (LlmgwError, OSError) as error:
             return life.FetchFailed(self._held.failure(FailureKind.FETCH, str(error)))
         return life.WeightsReady()
-
-    async def _fetch_one(self, wanted: WeightsSpec) -> Path:
-        cache = self._around.cache
-        found = cache.locate(wanted)
-        if found is None:
-            self._tell("fetching", wanted.source)
-            began = self._around.clock.now().mono
-            found = await cache.fetch(
-                wanted,
-                reserve=self.assignment.disk_reserve,
-                progress=self._progressed,
-                limits=self.assignment.fetching,
-            )
-            self._tell("fetched", self._coming.brought(wanted.source, self._around.clock.now().mono - began))
-        return found
-
-    def _progressed(self, progress: Progress) -> None:
-        if self._coming.hear(progress, self._around.clock.now().mono):
-            self._around.changed()
 
     async def _launch(self) -> life.Event | None:
         try:

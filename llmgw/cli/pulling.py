@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import Progress as Bars
 
 from llmgw.cli.bars import columns
-from llmgw.cli.text import clean, fetched
+from llmgw.cli.text import clean, fetched, waits
 from llmgw.facts import Progress
 
 LINE_EVERY: Final = 5.0
@@ -61,5 +61,5 @@ class _Lines:
 
 def _told(progress: Progress) -> str:
     if progress.waiting:
-        return "waiting for its turn"
+        return waits(progress.waits_for)
     return fetched(progress.done, progress.total, progress.rate)

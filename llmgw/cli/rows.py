@@ -14,7 +14,7 @@ from llmgw.admin.shapes import (
     ReplicaRow,
     WeightsRow,
 )
-from llmgw.cli.text import ago, fetched, short_revision, size
+from llmgw.cli.text import ago, fetched, short_revision, size, waits
 from llmgw.errors import Problem
 from llmgw.units import format_seconds
 
@@ -48,7 +48,7 @@ def model_reason(row: ModelRow, now: float) -> str:
     """The reason, with how far a fetch is and when the next try comes: one that is due already waits for what the
     reason names."""
     word = f"suspended by {row.suspension.by}" if row.suspension is not None else ""
-    parts = [word, _with_progress(row.reason, row.progress)]
+    parts = [word, _with_progress(row.reason, _fetching(row))]
     if row.retry_at is not None and row.retry_at > now and row.state not in _NOT_TRIED:
         parts.append(f"next try in {format_seconds(row.retry_at - now)}")
     return "; ".join(filter(None, parts))
@@ -56,7 +56,7 @@ def model_reason(row: ModelRow, now: float) -> str:
 
 def replica_cells(row: ReplicaRow) -> tuple[str, ...]:
     busy = "" if row.running is None else f"{row.running}+{row.waiting or 0}"
-    reason = _with_progress(row.reason, row.progress)
+    reason = _with_progress(row.reason, _progress(row.progress))
     pid = "" if row.pid is None else str(row.pid)
     counted = f"{size(row.footprint)} {row.footprint_source or ''}".strip()
     state = row.state if row.level == "full" else f"{row.state} ({row.level})"
@@ -154,14 +154,22 @@ def problem_line(row: ProblemRow) -> str:
     return str(Problem(row.file, row.line, row.column, row.path, row.message))
 
 
-def _with_progress(reason: str, progress: ProgressRow | None) -> str:
+def _fetching(row: ModelRow) -> str:
+    """Of each node where there are several, or where another replica than the one that is told of fetches."""
+    if len(row.fetching) < (1 if row.progress is None else 2):
+        return _progress(row.progress)
+    return "; ".join(f"{_progress(each.progress)} on {each.node}" for each in row.fetching)
+
+
+def _with_progress(reason: str, told: str) -> str:
     """That it is fetching is said once."""
-    told = _progress(progress)
     return told if told and reason == "fetching" else "; ".join(filter(None, (reason, told)))
 
 
 def _progress(progress: ProgressRow | None) -> str:
     if progress is None:
         return ""
-    turn = ", waiting for its turn" if progress.waiting else ""
+    if progress.waiting and not progress.done:
+        return waits(progress.waits_for)
+    turn = f", {waits(progress.waits_for)}" if progress.waiting else ""
     return f"fetching {fetched(progress.done, progress.total, progress.rate)}{turn}"

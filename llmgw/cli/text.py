@@ -34,6 +34,11 @@ def size(value: int | None) -> str:
     return "" if value is None else format_bytes(value)
 
 
+def waits(what: str) -> str:
+    """`what`: as Progress.waits_for has it."""
+    return f"waiting for {what or 'its turn'}"
+
+
 def fetched(done: int, total: int | None, rate: float | None) -> str:
     """`12.3 MiB of 93.8 MiB (13 %), 4.1 MiB/s, 19s left`"""
     text = format_bytes(done)

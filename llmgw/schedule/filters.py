@@ -121,9 +121,11 @@ class Filters:
         named = [one for one in model.profiles if one.name == replica.profile] if model else []
         if not named or replica.node not in self._observed.nodes:
             return
-        done = replica.progress.done if replica.progress else 0
+        coming = {one.source: one.progress for one in replica.coming}
         for spec in self.missing(named[0], replica.node):
-            left = max(0, (spec.expected or 0) - done)
+            one = coming.get(spec.source)
+            size = spec.expected or 0 if one is None or one.total is None else one.total
+            left = max(0, size - (0 if one is None else one.done))
             self._coming.setdefault(replica.node, {}).setdefault(spec.source, left)
 
     def _misplaced(self, model: ModelSpec, node: NodeName) -> str:

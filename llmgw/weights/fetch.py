@@ -113,24 +113,24 @@ class Fetch:
                 await asyncio.wait({self._task})
 
     async def _run(self) -> Path:
-        async with claimed(self._marker, self._entry, self._wait):
+        async with claimed(self._marker, self._entry, lambda: self._wait("another llmgw to fetch it")):
             return self._published() or await self._until_fetched()
 
     async def _until_fetched(self) -> Path:
         while True:
             if self._attempt is not None:
-                await self._attempt.wait()
+                await self._attempt.wait(self._wait)
             async with self.pacing.turn(self._wait):
                 ticking = asyncio.ensure_future(self._tick())
                 try:
                     return await self._take_turn()
                 except Later:
-                    self._wait()
+                    continue
                 finally:
                     ticking.cancel()
 
-    def _wait(self) -> None:
-        self._say(replace(self._progress, waiting=True))
+    def _wait(self, what: str = "") -> None:
+        self._say(replace(self._progress, waiting=True, waits_for=what))
 
     async def _tick(self) -> None:
         """While nothing comes, that is told too: the rate falls."""

@@ -134,14 +134,16 @@ class Attempt:
         self._away: set[str] = set()  #: nodes that did not answer
         self._why = "no node holds it"
         self._waits = False
+        self._awaited = ""  #: what for, to be told
         self._state: object = None  #: of what is waited for, when it last changed
         self._since = Mono(0.0)
         self._looks = 0
 
-    async def wait(self) -> None:
+    async def wait(self, say: Callable[[str], None]) -> None:
         """Until a turn may come to something: at once, unless the last one ended with Later. Takes no turn meanwhile:
-        others are to download what nobody does yet."""
+        others are to download what nobody does yet. `say`: told what is waited for."""
         while self._waits:
+            say(self._awaited)
             pause = self._mirror.patience.look * min(1.5 ** min(self._looks, 10), SLOWEST)
             self._looks += 1
             await self._mirror.clock.sleep(pause * random.uniform(0.5, 1.0))
@@ -150,6 +152,7 @@ class Attempt:
             except _StoreAway:
                 claim = None
             self._waits = claim is not None and not claim.finished and self._vain(claim) is None
+            self._awaited = _awaited(claim)
 
     async def fetch(self, work: Work) -> Fetched:
         """From a peer, else from the source. Raises as a source's `fetch` does, and Later."""
@@ -180,7 +183,7 @@ class Attempt:
             self._why = why
             return None, False
         self._claimant = claim.peer if claim is not None and claim.finished else None
-        self._waits = True
+        self._waits, self._awaited = True, _awaited(claim)
         raise Later
 
     async def _claim(self) -> Claim | None:
@@ -301,6 +304,13 @@ class Attempt:
             with suppress(RetryableError, OSError):
                 present = await asyncio.to_thread(_size, work.directory)
                 await self._mirror.peers.progress(self._entry, present)
+
+
+def _awaited(claim: Claim | None) -> str:
+    """As Progress.waits_for has it."""
+    if claim is None:
+        return "the nodes that hold it, which are busy"
+    return f"{claim.node} to {'serve' if claim.finished else 'fetch'} it"
 
 
 async def from_outside(source: WeightSource, spec: WeightsSpec, work: Work) -> Fetched:

@@ -11,6 +11,7 @@ from llmgw.catalog.spec import FetchLimits, ModelSpec, ProfileSpec, WeightsSetti
 from llmgw.errors import LlmgwError, WeightsRefused, WeightsUnavailable
 from llmgw.facts import FailureKind, Phase, Progress, WeightsFact
 from llmgw.ids import Digest, EngineName, ModelName, ProfileName, Revision
+from llmgw.plan import Assignment
 from llmgw.store import codec, keys
 from llmgw.store.values import Applied
 from llmgw.units import Bytes, Wall
@@ -114,6 +115,99 @@ async def test_weights_that_may_come_later_are_a_fetch_failure(node: Node, tmp_p
 async def test_weights_that_will_never_come_are_a_terminal_failure(node: Node, tmp_path: Path) -> None:
     error = WeightsRefused("wrong checksum")
     assert await failure_kind(node, with_cache(node, tmp_path), error) is FailureKind.TERMINAL
+
+
+DRAFT = WeightsSpec(source="pypi://d==1/draft.gguf")
+
+
+class SeveralFiles(ScriptedCache):
+    """With an answer for each source: a file once it has a result."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.answers: dict[str, asyncio.Future[None]] = {}
+        self.ended: dict[str, str] = {}  #: how, in that order
+
+    def locate(self, spec: WeightsSpec) -> Path | None:
+        return None
+
+    async def fetch(
+        self, spec: WeightsSpec, *, reserve: Bytes, progress: Callable[[Progress], None], limits: FetchLimits
+    ) -> Path:
+        answer = self.answers[spec.source] = asyncio.get_running_loop().create_future()
+        progress(Progress(done=Bytes(1), total=Bytes(10)))
+        try:
+            await answer
+        except BaseException as error:
+            self.ended[spec.source] = type(error).__name__
+            raise
+        self.ended[spec.source] = "here"
+        return self.root / spec.source.rpartition("/")[2]
+
+    async def both(self) -> tuple[asyncio.Future[None], asyncio.Future[None]]:
+        """Once both are asked for."""
+        await eventually(lambda: len(self.answers) == 2, "both are fetched at once")
+        return self.answers[SPEC.source], self.answers[DRAFT.source]
+
+
+def with_both(node: Node, tmp_path: Path) -> tuple[SeveralFiles, Assignment]:
+    cache = SeveralFiles(tmp_path)
+    node.cache = cache  # type: ignore[assignment]
+    assignment = node.assignment(weights=SPEC, options={"command": 'echo "$WEIGHTS" > w; exec $SERVER'})
+    return cache, replace(assignment, profile=replace(assignment.profile, draft=DRAFT))
+
+
+async def test_all_files_of_a_profile_are_fetched_at_once(node: Node, tmp_path: Path) -> None:
+    cache, assignment = with_both(node, tmp_path)
+    async with node.agent():
+        await node.assign(assignment)
+        weights, draft = await cache.both()
+        fact = await node.until(Phase.FETCHING)
+        assert fact.progress == Progress(done=Bytes(2), total=Bytes(20))
+        assert [file.source for file in fact.coming] == [SPEC.source, DRAFT.source]
+        draft.set_result(None)
+        weights.set_result(None)
+        ready = await node.until(Phase.READY)
+        assert (ready.progress, ready.coming) == (None, ())
+        assert (node.home() / "w").read_text() == f"{tmp_path / 'f.gguf'}\n"
+
+
+async def test_a_failure_that_may_pass_lets_the_other_files_come(node: Node, tmp_path: Path) -> None:
+    cache, assignment = with_both(node, tmp_path)
+    async with node.agent():
+        await node.assign(assignment)
+        weights, draft = await cache.both()
+        draft.set_exception(WeightsUnavailable("no route to host"))
+        await eventually(lambda: "not fetched" in node.reasons(), "said at once")
+        assert SPEC.source not in cache.ended
+        weights.set_result(None)
+        failure = (await node.until(Phase.FAILED)).failure
+        assert failure is not None
+        assert (failure.kind, failure.reason.partition(" (log")[0]) == (FailureKind.FETCH, "draft: no route to host")
+        assert cache.ended[SPEC.source] == "here"
+
+
+async def test_a_failure_that_will_not_pass_gives_the_other_files_up(node: Node, tmp_path: Path) -> None:
+    cache, assignment = with_both(node, tmp_path)
+    async with node.agent():
+        await node.assign(assignment)
+        _, draft = await cache.both()
+        draft.set_exception(WeightsRefused("there is no such file"))
+        failure = (await node.until(Phase.FAILED)).failure
+        assert failure is not None
+        assert failure.kind is FailureKind.TERMINAL
+        assert failure.reason.startswith("draft: there is no such file")
+        assert cache.ended == {DRAFT.source: "WeightsRefused", SPEC.source: "CancelledError"}
+
+
+async def test_a_stop_gives_up_all_files(node: Node, tmp_path: Path) -> None:
+    cache, assignment = with_both(node, tmp_path)
+    async with node.agent():
+        await node.assign(assignment)
+        await cache.both()
+        await node.stop(assignment)
+        await node.until(Phase.STOPPED)
+        assert set(cache.ended.values()) == {"CancelledError"}
 
 
 async def test_a_stop_cancels_the_fetch_and_waits_for_its_clean_up(node: Node, tmp_path: Path) -> None:

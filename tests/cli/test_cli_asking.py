@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,11 +23,11 @@ from llmgw.admin.schemas import file_name
 from llmgw.admin.shapes import ModelRow
 from llmgw.cli.rows import model_reason
 from llmgw.facts import Event, Level, Progress
-from llmgw.ids import NodeName
+from llmgw.ids import NodeName, ReplicaId
 from llmgw.plan import ModelState
 from llmgw.store import keys
 from llmgw.store.values import Applied
-from llmgw.units import MIB, Bytes
+from llmgw.units import MIB, Bytes, Wall
 
 SCHEMAS = Path(__file__).parents[2] / "schemas" / "output"
 
@@ -202,6 +203,38 @@ def test_a_try_that_is_due_already_is_not_told_as_the_next_one() -> None:
     assert model_reason(row, due) == "disk"
 
 
+def test_every_node_that_fetches_a_model_is_told_of_with_what_it_waits_for(ask: Any, daemon: Any) -> None:
+    def there(node: str, id: str, **fields: Any) -> None:
+        one = replace(seed.fetching(id, seed.SMOL, **fields), node=NodeName(node))
+        daemon.do(daemon.seeds.report(one, node=NodeName(node)))
+
+    there("gpu-1", "r2", done=10 * MIB, total=100 * MIB)
+    progress = Progress(done=Bytes(10 * MIB), total=Bytes(100 * MIB))
+    status = seed.told(seed.SMOL, ModelState.LOADING, "fetching", replica=ReplicaId("r2"), progress=progress)
+    daemon.do(daemon.seeds.explain(status))
+    assert "fetching 10.0 MiB of 100.0 MiB (10 %)\n" in ask("models").out, "of one replica, where it is is known"
+    there("gpu-2", "r3", done=0, total=None, waits_for="gpu-1 to fetch it")
+    there("gpu-3", "r4", done=0, total=None, waits_for="")
+    each = ("fetching 10.0 MiB of 100.0 MiB (10 %)", "waiting for gpu-1 to fetch it", "waiting for its turn")
+    told = "; ".join(f"{text} on gpu-{number}" for number, text in enumerate(each, 1))
+    for command in ("models", "status"):
+        assert told in ask(command).out
+    (row,) = [row for row in parsed("models", ask("models", "--json").out)["models"] if row["name"] == "smol"]
+    assert [(one["node"], one["progress"]["waits_for"]) for one in row["fetching"]] == [
+        ("gpu-1", ""), ("gpu-2", "gpu-1 to fetch it"), ("gpu-3", ""),
+    ]  # fmt: skip
+    replicas = parsed("replicas", ask("replicas", "--json").out)["replicas"]
+    assert [one["coming"][0]["source"] for one in replicas if one["coming"]] == [seed.SMOL_SOURCE] * 3
+
+
+def test_a_next_try_is_never_told_in_the_past(ask: Any, daemon: Any) -> None:
+    before = time.time()
+    daemon.do(daemon.seeds.explain(seed.told(seed.SMOL, ModelState.UNSCHEDULABLE, "disk", retry_at=Wall(before - 60))))
+    for command in ("models", "status"):
+        (row,) = [row for row in parsed(command, ask(command, "--json").out)["models"] if row["name"] == "smol"]
+        assert before <= row["retry_at"] <= time.time()
+
+
 def test_stop_and_start_say_what_they_did(ask: Any) -> None:
     assert "stopped: engines are ending" in ask("stop").out
     assert "already stopped" in ask("stop").out
@@ -258,8 +291,7 @@ def test_weights_that_are_being_fetched_are_listed_with_what_came_of_them(ask: A
     assert "being fetched" in ask("weights", "list").out
     (row,) = parsed("weights", ask("weights", "list", "--json").out)["entries"]
     assert (row["source"], row["size"], row["state"]) == (seed.SMOL_SOURCE, 10 * MIB, "being fetched")
-    waiting = replace(seed.fetching("r2", seed.SMOL, 0, None), progress=Progress(done=Bytes(0), waiting=True))
-    daemon.do(daemon.seeds.report(waiting))
+    daemon.do(daemon.seeds.report(seed.fetching("r2", seed.SMOL, 0, None, waits_for="")))
     assert ask("weights", "list").out == "no weights lie on any node\n"
 
 
@@ -384,8 +416,8 @@ def test_a_daemon_that_does_not_answer_in_time_is_told_as_such() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        client = AdminClient(url=url, token="t", hint="look there", timeout=0.2)
-        with pytest.raises(DaemonUnreachable, match="did not answer within"):
+        client = AdminClient(url=url, token="t", hint="it seems to have ended", timeout=0.2)
+        with pytest.raises(DaemonUnreachable, match=r"did not answer within .* s: a daemon is there, and busy"):
             client.get("models", ModelsOutput)
 
 

@@ -1,6 +1,7 @@
 """What client developers use: the OpenAI SDK, as it is."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import openai
@@ -71,7 +72,7 @@ async def test_the_sdk_tries_again_only_where_that_may_help(rig: Rig, client: op
         await retrying.chat.completions.create(model="m", messages=ASK)
     assert failed.value.code == "model_failed"
     assert rig.metric("llmgw_gateway_requests_total", model="m", status="5xx") == 1
-    await rig.status("n", ModelState.LOADING, retry_at=Wall(0.0))  # Retry-After: 1
+    await rig.status("n", ModelState.LOADING, retry_at=Wall(time.time() + 0.9))  # Retry-After: 1 at first
     with pytest.raises(openai.InternalServerError) as loading:
         await retrying.chat.completions.create(model="n", messages=ASK)
     assert loading.value.code == "model_loading"

@@ -223,6 +223,7 @@ async def test_two_daemons_that_want_the_same_download_it_once(cache: Cache, roo
     await until(lambda: index.downloads == 1)
     second = asyncio.ensure_future(get(other, seen=seen))
     await until(lambda: bool(seen) and seen[-1].waiting)
+    assert seen[-1].waits_for == "another llmgw to fetch it"
     other.open()  # must not take the other's download for a leftover
     index.go_on.set()
     assert await first == await second

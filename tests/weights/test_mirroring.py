@@ -23,7 +23,7 @@ from llmgw.app.listening import AdminServer, url
 from llmgw.catalog.spec import FetchLimits, WeightsSettings, WeightsSpec
 from llmgw.clock import SystemClock
 from llmgw.errors import RetryableError
-from llmgw.facts import DiskFact, MemoryFact, NodeReport
+from llmgw.facts import DiskFact, MemoryFact, NodeReport, Progress
 from llmgw.ids import Digest, NodeName, Revision
 from llmgw.store import keys
 from llmgw.store.api import Snapshot
@@ -61,6 +61,7 @@ class Machine:
     address: str = ""
     host: str = socket.gethostname()
     serving: Mirroring | None = None
+    heard: list[Progress] = field(default_factory=list)
 
     async def report(self) -> None:
         room = Bytes(1 << 40)
@@ -82,7 +83,7 @@ class Machine:
         await self.report()
 
     async def fetch(self, spec: WeightsSpec) -> Path:
-        return await self.cache.fetch(spec, reserve=Bytes(0), progress=lambda _: None)
+        return await self.cache.fetch(spec, reserve=Bytes(0), progress=self.heard.append)
 
 
 @asynccontextmanager
@@ -477,8 +478,10 @@ async def test_a_claim_that_was_given_up_passes_to_who_waits(tmp_path: Path, sit
         entry = await claimed(first, spec)
         waiting = asyncio.ensure_future(second.fetch(spec))
         async with asyncio.timeout(5):
-            while not second.told:
+            while not (second.heard and second.heard[-1].waiting):
                 await asyncio.sleep(0.02)
+        assert second.heard[-1].waits_for == "n1 to fetch it"
+        assert second.told
         assert not site.gets
         await first.peers.release(entry)
         assert (await waiting).read_bytes() == CONTENT
