@@ -180,6 +180,7 @@ class Fetch:
         desk = _Desk(self, directory, self._entry)
         fetched = await (self._source.fetch(self._spec, desk) if self._attempt is None else self._attempt.fetch(desk))
         check_sha256(self._spec, fetched.files[0].sha256)
+        check_content(self._spec, fetched)
         await in_thread(lambda _: self._write_manifest(entry, fetched))
         path = publish(directory, self._root / self._entry)
         size = sum(file.size for file in fetched.files)
@@ -230,6 +231,8 @@ class Fetch:
             )
 
     def expect(self, size: int, here: int) -> None:
+        if size == 0:
+            raise WeightsRefused(_empty(self._spec.source))
         declared = self._spec.size
         if declared is not None and abs(size - declared) > SIZE_TOLERANCE * declared:
             raise WeightsRefused(
@@ -303,6 +306,19 @@ def check_sha256(spec: WeightsSpec, found: str) -> None:
             f"{spec.source} has sha256 {found}, {spec.sha256} is declared: the file is not the one meant, or the "
             "checksum (`sha256`, or --checksum) is wrong: correct it if you trust the file"
         )
+
+
+def check_content(spec: WeightsSpec, fetched: Fetched) -> None:
+    """Raises WeightsRefused. A directory may hold empty files beside others."""
+    empty = [file.path.removeprefix(f"{manifest.FILES}/") for file in fetched.files if not file.size]
+    if len(empty) == len(fetched.files):
+        raise WeightsRefused(_empty(spec.source))
+    if empty and fetched.folder is None:
+        raise WeightsRefused(_empty(f"{spec.source}: {empty[0]}"))
+
+
+def _empty(what: str) -> str:
+    return f"{what} has 0 bytes, so that it is no model: correct the source, or put the file there"
 
 
 def publish(directory: Path, final: Path) -> Path:

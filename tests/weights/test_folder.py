@@ -134,6 +134,8 @@ async def test_an_empty_directory_and_one_with_far_too_much_in_it_are_refused(ca
     wrong = tmp_path / "wrong"
     wrong.mkdir()
     assert "empty" in await refusal(cache, spec(wrong))
+    (wrong / "model.safetensors").touch()
+    assert "holds 0 bytes" in await refusal(cache, spec(wrong))
     for index in range(MOST_FILES + 1):
         os.mknod(wrong / str(index))
     assert "name the directory of one model" in await refusal(cache, spec(wrong))

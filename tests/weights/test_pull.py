@@ -64,8 +64,11 @@ def test_all_files_of_a_model_are_downloaded(tmp_path: Path, site: Site) -> None
 
 
 def test_one_that_fails_does_not_end_the_others(tmp_path: Path, site: Site) -> None:
-    done = pull(tmp_path, f"{site.url}/nothing", f"{site.url}/a.gguf")
+    site.files["/empty.gguf"] = b""
+    done = pull(tmp_path, f"{site.url}/nothing", f"{site.url}/a.gguf", f"{site.url}/empty.gguf")
     assert done.returncode == 1
+    assert f"{site.url}/empty.gguf has 0 bytes" in done.stderr
+    assert len(list((tmp_path / "state/weights").iterdir())) == 2, "the marker and what came"
     assert Path(done.stdout.strip()).read_bytes() == CONTENT
     assert "no such file (404" in done.stderr
     assert "Traceback" not in done.stderr

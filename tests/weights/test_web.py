@@ -247,7 +247,7 @@ async def test_who_cancels_a_stalled_download_does_not_wait_for_the_server(
 ) -> None:
     site.stall_at = 1_000_000
     asker = asyncio.ensure_future(get(cache, spec_of(site)))
-    await until(lambda: site.sent > 0)
+    await until(lambda: any(path.stat().st_size for path in root.glob("partial-*/entry/files/model.bin")))
     began = time.monotonic()
     asker.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -417,6 +417,12 @@ async def test_what_is_under_way_counts_for_the_next_one_s_room(cache: Cache, ro
     await asyncio.gather(first, return_exceptions=True)
 
 
+async def test_of_a_machine_that_does_not_answer_nothing_is_kept(cache: Cache, root: Path) -> None:
+    with pytest.raises(WeightsUnavailable):
+        await get(cache, WeightsSpec(source=f"http://127.0.0.1:{closed_port()}/model.bin"))
+    assert names(root) == set()
+
+
 async def test_a_machine_that_does_not_answer_may_answer_later(cache: Cache) -> None:
     with pytest.raises(WeightsUnavailable, match="check the network"):
         await get(cache, WeightsSpec(source=f"http://127.0.0.1:{closed_port()}/x"))
@@ -449,6 +455,21 @@ async def test_a_page_is_no_model(cache: Cache, site: Site) -> None:
     site.headers["Content-Type"] = "text/html; charset=utf-8"
     with pytest.raises(WeightsRefused, match="web page"):
         await get(cache, spec_of(site))
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_an_empty_file_is_no_model(cache: Cache, root: Path, site: Site, chunked: bool) -> None:
+    site.files["/m/model.bin"], site.chunked = b"", chunked
+    with pytest.raises(WeightsRefused, match="0 bytes"):
+        await get(cache, spec_of(site))
+    assert names(root) == set()
+
+
+async def test_a_model_with_an_empty_part_is_none(cache: Cache, root: Path, site: Site) -> None:
+    site.files |= {"/m-00001-of-00002.gguf": b"weights", "/m-00002-of-00002.gguf": b""}
+    with pytest.raises(WeightsRefused, match=r"m-00002-of-00002\.gguf has 0 bytes"):
+        await get(cache, spec_of(site, path="/m-00001-of-00002.gguf"))
+    assert names(root) == set()
 
 
 async def test_where_the_end_cannot_be_told_a_checksum_is_asked_for(cache: Cache, site: Site) -> None:
@@ -485,7 +506,7 @@ async def test_a_source_tells_its_size_without_a_download(site: Site) -> None:
     assert site.sent == 0
     site.head_status = 403
     assert (await Web().describe(spec_of(site))).size == len(CONTENT)
-    assert site.sent == 1
+    assert [asked.headers["Range"] for asked in site.gets] == ["bytes=0-0"]
 
 
 def test_a_download_survives_the_kill_of_its_process(root: Path, site: Site) -> None:
