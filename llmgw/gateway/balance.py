@@ -68,9 +68,27 @@ def in_charge(candidates: Sequence[S]) -> Sequence[S]:
     return [one for one in same if one.weight > 0] or same
 
 
-def free(candidates: Iterable[S]) -> list[S]:
-    """Those that may get one more request."""
-    return [one for one in candidates if one.outstanding < one.slots]
+def lightest(candidates: Iterable[S]) -> S | None:
+    """Of those `in_charge` that have a free slot, the one that `pick` picks: in one go, since it is done for every
+    request of a model with replicas. None: none has a free slot."""
+    tier = math.inf
+    best: S | None = None
+    weighty = False
+    least = 0.0
+    for one in candidates:
+        weight = one.weight
+        if one.tier < tier:
+            tier, best, weighty = one.tier, None, weight > 0
+        elif one.tier > tier or (weighty and weight <= 0):
+            continue
+        elif weight > 0 and not weighty:
+            best, weighty = None, True
+        outstanding = one.outstanding
+        if outstanding < one.slots:
+            share = (outstanding + 1) / weight if weight > 0 else 0.0
+            if best is None or share < least or (share == least and one.turn < best.turn):
+                best, least = one, share
+    return best
 
 
 def near(key: int, candidates: Sequence[N], bound: float) -> tuple[N | None, bool]:

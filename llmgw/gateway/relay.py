@@ -11,7 +11,7 @@ import structlog
 from llmgw.clock import Clock
 from llmgw.gateway.access import AccessLog
 from llmgw.gateway.admission import Admission
-from llmgw.gateway.balance import UNLIMITED, free, in_charge, near, pick
+from llmgw.gateway.balance import UNLIMITED, in_charge, lightest, near, pick
 from llmgw.gateway.http1 import Request
 from llmgw.gateway.keys import Caller, Keyring
 from llmgw.gateway.lines import Line
@@ -155,14 +155,14 @@ class Relay:
         if len(targets) == 1 and not tried:
             target = targets[0]
             return target if target.outstanding < target.slots else None
-        charged = self._in_charge(targets, tried)
+        sound = self._sound(targets, tried)
         if key is not None and (affinity := self.table.affinity.get(model)) is not None:
-            return self._near(model, charged, key, affinity.bound)
-        return pick(charged if line is None else free(charged))
+            return self._near(model, in_charge(sound), key, affinity.bound)
+        return lightest(sound)
 
     def _near(self, model: ModelName, charged: Sequence[Target], key: int, bound: float) -> Target | None:
         found, first = near(key, charged, bound)
-        found = found or pick(free(charged))
+        found = found or lightest(charged)
         if found is not None:
             meter = self.meters.of(model)
             if first:
@@ -171,12 +171,13 @@ class Relay:
                 meter.affinity_moved += 1
         return found
 
-    def _in_charge(self, targets: Sequence[Target], tried: frozenset[ReplicaId]) -> Sequence[Target]:
-        left = [target for target in targets if target.id not in tried]
+    def _sound(self, targets: Sequence[Target], tried: frozenset[ReplicaId]) -> Sequence[Target]:
+        """Those of which nothing bad is known; all, where something is known of each."""
         now = self.loop.time()
         if self.warmup:
             self.warmup.grow(now, self.slow_start)
-        return in_charge([target for target in left if target.suspect_until <= now and not target.trial] or left)
+        left = [target for target in targets if target.id not in tried] if tried else targets
+        return [target for target in left if target.suspect_until <= now and not target.trial] or left
 
     def common(self, model: ModelName, request: Request) -> int | None:
         """What it has in common with others of the model; None: nothing that is of interest."""
@@ -186,7 +187,7 @@ class Relay:
 
     def any_of(self, model: ModelName, tried: frozenset[ReplicaId]) -> Target | None:
         """The endpoint to ask next, of those not tried, whether it has a free slot or not."""
-        return pick(self._in_charge(self.by_model.get(model, ()), tried))
+        return pick(in_charge(self._sound(self.by_model.get(model, ()), tried)))
 
     def pump(self, model: ModelName) -> None:
         """Let those have the free slots whose turn it is."""

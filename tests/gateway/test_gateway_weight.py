@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 from gateway_rig import FakeEngine, Rig, model, post, say, until
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from llmgw.gateway import relay
+from llmgw.gateway.balance import UNLIMITED, in_charge, lightest, pick
 from llmgw.gateway.warmup import Warmup
 from llmgw.units import Seconds
 
@@ -17,6 +20,17 @@ from llmgw.units import Seconds
 class One:
     full_weight: float = 2.0
     weight: float = 2.0
+
+
+@dataclass(frozen=True, eq=False)
+class Two:
+    """An endpoint as the balancer sees it."""
+
+    tier: int
+    weight: float
+    outstanding: int
+    slots: int
+    turn: int
 
 
 def test_a_weight_grows_from_a_tenth_to_the_whole_in_the_time_that_is_given() -> None:
@@ -37,6 +51,22 @@ def test_without_a_time_it_has_its_whole_weight_at_once_and_one_that_went_is_for
     warmup.forget(gone)
     warmup.grow(100, 0)
     assert (one.weight, gone.weight) == (2.0, 0.5)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_the_quick_choice_is_the_one_that_the_rules_make(data: st.DataObject) -> None:
+    some = [
+        Two(
+            tier=data.draw(st.integers(0, 2)),
+            weight=data.draw(st.sampled_from([0.0, 0.5, 1.0, 2.0])),
+            outstanding=data.draw(st.integers(0, 4)),
+            slots=data.draw(st.sampled_from([1, 2, 4, UNLIMITED])),
+            turn=turn,
+        )
+        for turn in data.draw(st.permutations(range(5)))
+    ]
+    assert lightest(some) is pick(one for one in in_charge(some) if one.outstanding < one.slots)
 
 
 async def shares(rig: Rig, requests: int) -> Counter[str]:
