@@ -236,6 +236,8 @@ def _models(seen: Forecast) -> Iterator[EndRow]:
             outdated=outdated[status.model],
             suspended=models[status.model].suspend,
             drafts_for=tuple(sorted(drafting.get(status.model, ()))),
+            rollout_failed=status.rollout_failed or None,
+            spec_revision=status.spec_revision,
         )
 
 

@@ -112,7 +112,8 @@ class WaitingRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndRow:
     """A model once all of it is done. `outdated`: replicas of an older version that go on nonetheless, of a `suspended`
-    model, say; `drafts_for`: models that it is a companion of, which launch and stop it."""
+    model, say; `drafts_for`: models that it is a companion of, which launch and stop it. `rollout_failed`: a revision
+    whose spec failed, and why: it is wanted by that of `spec_revision`, as before."""
 
     model: str
     state: str
@@ -123,6 +124,8 @@ class EndRow:
     outdated: int = 0
     suspended: bool = False
     drafts_for: tuple[str, ...] = ()
+    rollout_failed: str | None = None
+    spec_revision: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,8 +78,13 @@ class AdminClient:
         try:
             with self._client(httpx.Timeout(self.timeout)) as client:
                 reply = client.request(method, f"/api/v1/{path}", params=params, content=body, headers=headers)
+        except httpx.ConnectTimeout as error:
+            raise DaemonUnreachable(f"{self.url} cannot be reached in {self.timeout:g} s: {self.hint}") from error
         except httpx.TimeoutException as error:
-            raise DaemonUnreachable(f"{self.url} did not answer within {self.timeout:.0f} s: {self.hint}") from error
+            raise DaemonUnreachable(
+                f"{self.url} did not answer within {self.timeout:g} s: a daemon is there, and busy or stuck; "
+                "try again, and see what it logs"
+            ) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise DaemonUnreachable(f"{self.url} cannot be reached ({error}): {self.hint}") from error
         return self._read(reply, kind)

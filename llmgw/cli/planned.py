@@ -69,6 +69,7 @@ def told(plan: PlanOutput, now: float = 0.0) -> Iterator[str]:
     for heading, lines in (
         ("Cannot be placed:", list(_refused(plan.refused, plan.models))),
         ("Waiting:", list(_waiting(plan, now))),
+        ("As before, since a rollout failed:", list(_returned(plan.models))),
         ("Not served then:", list(_idle(plan.models))),
         ("Nodes then:", list(_nodes(plan.nodes))),
     ):
@@ -174,6 +175,17 @@ def _waiting(plan: PlanOutput, now: float) -> Iterator[str]:
         yield f"looked at again in {format_seconds(plan.due - now)}"
 
 
+def _returned(rows: Sequence[EndRow]) -> Iterator[str]:
+    back = [row for row in rows if row.rollout_failed]
+    for row in back[:MOST]:
+        yield f"{row.model}: {row.rollout_failed}"
+        yield (
+            f"  it is launched as {short_revision(row.spec_revision)} has it, until a revision launches it otherwise, "
+            f"or `llmgw reset {row.model}` tries the failed one again"
+        )
+    yield from _more(len(back) - MOST, "model")
+
+
 def _idle(rows: Sequence[EndRow]) -> Iterator[str]:
     """Those that nothing above speaks of."""
     quiet = [
@@ -260,6 +272,8 @@ def _unlike(rows: Sequence[EndRow]) -> Iterator[str]:
     for row in rows:
         if row.state == "failed":
             yield f"{row.model} is in quarantine"
+        if row.rollout_failed:
+            yield f"{row.model} is as {short_revision(row.spec_revision)} has it"
         if row.outdated:
             why = " while it is suspended" if row.suspended else ""
             yield f"{row.model} runs an older version{why}"

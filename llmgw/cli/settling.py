@@ -1,8 +1,10 @@
 """Waiting for a revision: until it is served, or it is clear that it will not be."""
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from llmgw.admin.shapes import CatalogRow, StatusOutput
@@ -13,6 +15,8 @@ from llmgw.units import format_seconds
 
 if TYPE_CHECKING:
     from llmgw.cli.client import AdminClient
+
+_DIGITS: Final = re.compile(r"[0-9a-f]{4,64}(\+dirty:[0-9a-f]+)?")
 
 POLL: Final = 0.3  #: seconds between two looks
 
@@ -53,6 +57,31 @@ class Waited:
         return False, f"{short} is not served yet" + (f": {coming.message}" if coming and coming.message else "")
 
 
+def meant(asked: str, source: str | None, here: Path) -> str:
+    """The revision's digits. Other names (`HEAD`, a branch, a tag) are asked of the repository that the daemon follows,
+    where it is on this machine, else of the one around `here`: a clone of it. Raises UsageError."""
+    if _DIGITS.fullmatch(asked.lower()):
+        return asked.lower()
+    directory = Path(source) if source is not None and Path(source).is_dir() else here
+    if (commit := _commit(directory, asked)) is not None:
+        return commit
+    raise UsageError(
+        f"--wait {asked}: no revision of {directory} is called so; write the first digits of one, {FEWEST_DIGITS} at "
+        "least: `llmgw status` shows those that the daemon knows, `git rev-parse HEAD` in a clone what was pushed"
+    )
+
+
+def _commit(directory: Path, name: str) -> str | None:
+    from llmgw.catalog import git
+    from llmgw.errors import CatalogUnreadable
+
+    try:
+        facts = git.facts(directory.resolve(), name)
+    except (FileNotFoundError, CatalogUnreadable):
+        return None
+    return None if facts is None else facts.commit
+
+
 def settled(
     client: "AdminClient",
     asked: str,
@@ -61,9 +90,7 @@ def settled(
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Outcome:
-    """Ask again and again, for `timeout` seconds at most. Raises as the client, and UsageError."""
-    if len(asked.partition("+")[0]) < FEWEST_DIGITS:
-        raise UsageError(f"--wait {asked}: write at least {FEWEST_DIGITS} digits of a revision")
+    """Ask again and again, for `timeout` seconds at most. `asked`: digits. Raises as the client."""
     waited, deadline = Waited(asked), now() + timeout
     while True:
         status = client.get("status", StatusOutput)

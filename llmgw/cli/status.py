@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +12,7 @@ from llmgw.cli.options import Admin, Json, Output, OutputFormat, State, duration
 
 if TYPE_CHECKING:
     from llmgw.admin.shapes import CatalogRow, StatusOutput
+    from llmgw.cli.client import AdminClient
 
 
 Wait = Annotated[
@@ -36,7 +38,7 @@ def status(
     \b
     Example:
       llmgw status
-      llmgw status --wait $(git rev-parse HEAD) --timeout 5m
+      llmgw status --wait HEAD --timeout 5m
       llmgw status --json | jq '.catalog | .attempted == .applied'
     """
     from llmgw.admin.shapes import StatusOutput
@@ -46,7 +48,7 @@ def status(
 
     seconds = duration(timeout, "--timeout")
     client = connect(state_root(state), admin)
-    outcome = settled(client, wait, seconds) if wait is not None else None
+    outcome = settled(client, _digits(client, wait), seconds) if wait is not None else None
     answer = outcome.status if outcome is not None else client.get("status", StatusOutput)
     if wants_json(output, as_json):
         print_json(answer)
@@ -56,6 +58,18 @@ def status(
         return ExitCode.FINE
     note(f"llmgw: {outcome.trouble}")
     return ExitCode.ERROR
+
+
+def _digits(client: "AdminClient", asked: str) -> str:
+    """Of the revision to wait for; says which that is, where it was named otherwise."""
+    from llmgw.admin.shapes import StatusOutput
+    from llmgw.cli.printing import note
+    from llmgw.cli.settling import meant
+
+    digits = meant(asked, client.get("status", StatusOutput).catalog.source, Path.cwd())
+    if digits != asked:
+        note(f"llmgw: waiting for {digits[:12]}, which is {asked}")
+    return digits
 
 
 def _print(answer: "StatusOutput", now: float) -> None:

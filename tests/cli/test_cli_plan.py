@@ -326,6 +326,18 @@ def test_what_stays_otherwise_than_the_catalog_says_is_named_though_there_is_not
     )
 
 
+def test_a_model_whose_rollout_failed_says_by_which_revision_it_runs_and_what_would_change_that() -> None:
+    row = end("m", rollout_failed=f"{'b' * 12} failed: out of memory (failed 3 times in a row)", spec_revision="a" * 40)
+    lines = list(told(PlanOutput(valid=True, revision="b" * 40, in_force="b" * 40, models=(end("n"), row))))
+    at = lines.index("As before, since a rollout failed:")
+    assert lines[at + 1 : at + 3] == [
+        "  m: bbbbbbbbbbbb failed: out of memory (failed 3 times in a row)",
+        "    it is launched as aaaaaaaaaaaa has it, until a revision launches it otherwise, or `llmgw reset m` tries "
+        "the failed one again",
+    ]
+    assert lines[-1] == "Nothing to do, though not all is as the catalog wants it: m is as aaaaaaaaaaaa has it."
+
+
 def test_a_companion_that_runs_is_not_called_not_served() -> None:
     rows = (end("comp", wanted=0, drafts_for=("big",)), end("off", wanted=0, ready=0, state="inactive", reason="idle"))
     text = "\n".join(told(PlanOutput(valid=True, revision="b" * 40, in_force="b" * 40, models=rows)))

@@ -1,12 +1,14 @@
 """`llmgw status --wait`: when a revision counts as served, and when as one that will not be."""
 
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from llmgw.admin.shapes import CatalogRow, ConditionRow, HoldRow, ProblemRow, StatusOutput
-from llmgw.cli.settling import Waited, settled
+from llmgw.cli.settling import Waited, meant, settled
 from llmgw.errors import UsageError
 
 WANTED, OTHER, NEWER = "a" * 40, "b" * 40, "c" * 40
@@ -98,5 +100,43 @@ def test_the_wait_ends_with_the_last_look_or_its_time() -> None:
     trouble, took = wait(Client(row(OTHER, OTHER)))
     assert trouble == f"after 1m: {WANTED} has not come: the newest revision is {OTHER[:12]}"
     assert took == pytest.approx(60)
-    with pytest.raises(UsageError):
-        wait(Client(READY), "ab")
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A repository with two commits, the first one tagged."""
+    (tmp_path / "clone" / "below").mkdir(parents=True)
+    for words in (
+        ["init", "-q", "-b", "main"], ["commit", "-q", "--allow-empty", "-m", "1"], ["tag", "v1"],
+        ["commit", "-q", "--allow-empty", "-m", "2"],
+    ):  # fmt: skip
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", "-C", str(tmp_path / "clone"), *who, *words], check=True)
+    return tmp_path / "clone"
+
+
+def commit(clone: Path, name: str) -> str:
+    done = subprocess.run(["git", "-C", str(clone), "rev-parse", name], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("digits", [WANTED, "abcd", "ABCD", f"{WANTED[:12]}+dirty:{OTHER[:12]}"])
+def test_digits_of_a_revision_are_taken_as_they_are(digits: str, tmp_path: Path) -> None:
+    assert meant(digits, None, tmp_path) == digits.lower()
+
+
+@pytest.mark.parametrize("name", ["HEAD", "main", "v1", "HEAD~1"])
+def test_a_name_is_asked_of_the_repository_that_is_followed_here(name: str, clone: Path, tmp_path: Path) -> None:
+    assert meant(name, str(clone), tmp_path) == commit(clone, name)
+    assert meant(name, str(clone / "below"), tmp_path) == commit(clone, name)
+
+
+def test_a_name_is_asked_of_the_clone_around_where_the_repository_is_elsewhere(clone: Path, tmp_path: Path) -> None:
+    assert meant("HEAD", "https://git.example.org/catalog.git", clone / "below") == commit(clone, "HEAD")
+
+
+@pytest.mark.parametrize("name", ["HEAD", "ab", "nowhere", "--all", ""])
+def test_what_names_no_revision_says_at_once_what_to_give(name: str, tmp_path: Path) -> None:
+    for source in (None, str(tmp_path), "https://git.example.org/catalog.git"):
+        with pytest.raises(UsageError, match="write the first digits of one, 4 at least: `llmgw status` shows"):
+            meant(name, source, tmp_path)

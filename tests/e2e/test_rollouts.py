@@ -44,6 +44,10 @@ def test_a_broken_change_leaves_the_model_as_it_was_and_a_fix_is_rolled_out(tmp_
         stalled = condition(daemon, "Stalled")
         assert (stalled["reason"], stalled["observed"]) == ("RolloutFailed", bad)
         assert "ant" in stalled["message"]
+        planned = daemon.cli("plan", check=False)
+        assert planned.returncode == 0, "there is nothing to do"
+        assert f"As before, since a rollout failed:\n  ant: {bad[:12]} failed: " in planned.stdout
+        assert f"it is launched as {good[:12]} has it, until" in planned.stdout
 
         daemon.kill()
         daemon.start()
