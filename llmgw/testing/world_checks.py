@@ -16,7 +16,7 @@ from llmgw.ids import ModelName, NodeName, ReplicaId
 from llmgw.plan import Launch, Reason, Wish
 from llmgw.schedule.think import Known, Thought
 from llmgw.testing.world_controller import Mind
-from llmgw.units import Bytes, Instant
+from llmgw.units import Bytes, Instant, Wall
 
 LEAVING = frozenset({Phase.DRAINING, Phase.STOPPING})
 
@@ -76,7 +76,7 @@ class Checks:
 def faults_of(known: Known, thought: Thought, now: Instant) -> Iterator[str]:
     """Every rule that the decision breaks, in words."""
     yield from _when_nothing_may_happen(known, thought)
-    yield from _stops(known, thought)
+    yield from _stops(known, thought, now)
     yield from _launches(known, thought, now)
     yield from _room(known, thought)
     yield from _groups(known, thought)
@@ -97,7 +97,7 @@ def _names(launches: Iterable[Launch]) -> str:
     return ", ".join(f"{one.model} on {one.node}" for one in launches)
 
 
-def _stops(known: Known, thought: Thought) -> Iterator[str]:
+def _stops(known: Known, thought: Thought, now: Instant) -> Iterator[str]:
     observed, models = known.observed, known.catalog.models
     kept = {id for ids in thought.plan.keep.values() for id in ids}
     for stop in thought.plan.stops:
@@ -118,8 +118,20 @@ def _stops(known: Known, thought: Thought) -> Iterator[str]:
             yield f"evicts {what}, which is pinned"
         if stop.eviction and observed.active(fact):
             yield f"evicts {what}, which is active"
+        if stop.eviction and spec is not None and _is_reserved(known, fact, spec, now):
+            yield f"evicts {what}, which was loaded for a request that it has not served"
         if spec is not None and spec.suspend and known.stopped is None and not _drained(observed, fact.node):
             yield f"stops {what} ({stop.reason}), which is suspended"
+
+
+def _is_reserved(known: Known, fact: ReplicaFact, spec: ModelSpec, now: Instant) -> bool:
+    """A request waits that asked for it, and nothing was sent to it since."""
+    ask, observed = known.asks.get(fact.model), known.observed
+    if ask is None or not spec.scaling.on_demand or not known.held.get(fact.model):
+        return False
+    mine = [observed.last_used.get(one.id, Wall(0)) for one in observed.replicas.values() if one.model == fact.model]
+    served = max([*mine, ask.used or Wall(0)]) >= ask.asked
+    return not served and now.wall - ask.asked <= known.catalog.cluster.gateway.cold_start_timeout
 
 
 def _drained(observed: Observed, node: NodeName) -> bool:

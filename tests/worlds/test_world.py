@@ -12,7 +12,7 @@ from llmgw.catalog.spec import NodeSpec, ScalingSpec, WeightsSpec
 from llmgw.facts import Phase
 from llmgw.ids import ModelName, NodeName
 from llmgw.plan import Reason, Stop
-from llmgw.schedule.think import Known, Thought
+from llmgw.schedule.think import Known, Thought, think
 from llmgw.testing.world import World, describe
 from llmgw.testing.world_checks import Checks, Violation
 from llmgw.testing.world_controller import Mind
@@ -205,6 +205,22 @@ def test_a_pushed_catalog_turns_requests_for_what_left_away() -> None:
     assert tally(world).refused == {"model_not_found": 1}
 
 
+def test_models_that_have_room_for_one_only_are_loaded_in_turns_and_each_serves_what_it_was_loaded_for() -> None:
+    """The real mind: requests for three models come faster than any of them loads."""
+    models = [model(name, scaling=ON_DEMAND) for name in "abc"]
+    world = World([node("n1", 8)], catalog(*models), watcher=checked(think), rules=EXACT)
+    world.run(until=30)
+    for until in range(32, 150, 2):
+        world.request("abc"[until % 3], length=1)
+        world.run(until=until)
+    world.run(until=900)
+    for name in "abc":
+        one = tally(world, name)
+        assert (one.served, one.refused, one.failed) == (one.arrived, {}, {}), (name, one)
+        assert one.evictions <= one.loads
+    assert sum(tally(world, name).evictions for name in "abc") >= 2
+
+
 # -- the checks find what they are for
 
 
@@ -221,6 +237,11 @@ def broken(change: str) -> Mind:
             stop = Stop(
                 replica=busy[0].id, model=busy[0].model, node=busy[0].node, reason=Reason.PRESSURE, eviction=True
             )
+            plan = replace(plan, stops=(stop,), keep={})
+        loaded = [fact for _, fact in sorted(observed.replicas.items()) if known.held.get(fact.model)]
+        if change == "evicts what is waited for" and loaded:
+            one = loaded[0]
+            stop = Stop(replica=one.id, model=one.model, node=one.node, reason=Reason.PRESSURE, eviction=True)
             plan = replace(plan, stops=(stop,), keep={})
         if change == "goes by order" and len(observed.nodes) > 1 and plan.launches:
             plan = replace(plan, launches=(replace(plan.launches[0], node=next(iter(observed.nodes))),))
@@ -253,6 +274,15 @@ def used(world: World) -> None:
     for until in range(60, 120, 10):
         world.run(until=until)
         world.request("a", length=30)
+
+
+def test_a_mind_that_evicts_what_was_loaded_for_a_request_is_found_out() -> None:
+    mind = broken("evicts what is waited for")
+    world = World([node("n1")], catalog(model("a", scaling=ON_DEMAND)), mind=mind, watcher=checked(mind))
+    world.run(until=30)
+    world.request("a", length=1)
+    with pytest.raises(Violation, match="which was loaded for a request that it has not served"):
+        world.run(until=60)
 
 
 def test_a_mind_that_overcommits_is_found_out() -> None:
