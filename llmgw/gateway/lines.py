@@ -8,9 +8,12 @@ the slots and no more, while others wait.
 from collections import OrderedDict
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 W = TypeVar("W")
+
+_WEIGHT: Final = 0.1
+"""Of the latest answer, in the mean of how long they take."""
 
 
 @dataclass(slots=True)
@@ -25,12 +28,13 @@ class _Share(Generic[W]):
 class Line(Generic[W]):
     """The line of one model. `key`: whoever the turns are shared among."""
 
-    __slots__ = ("_shares", "_turn", "size")
+    __slots__ = ("_shares", "_turn", "pace", "size")
 
     def __init__(self) -> None:
         self._shares: dict[Hashable, _Share[W]] = {}
         self._turn = 0
         self.size = 0  #: how many wait
+        self.pace: float | None = None  #: seconds that an engine takes for an answer, of late; None: there was none
 
     def _share(self, key: Hashable) -> _Share[W]:
         share = self._shares.get(key)
@@ -49,6 +53,10 @@ class Line(Generic[W]):
 
     def gave(self, key: Hashable) -> None:
         self._shares[key].running -= 1
+
+    def answered(self, seconds: float) -> None:
+        """An engine took so long for a whole answer."""
+        self.pace = seconds if self.pace is None else self.pace + _WEIGHT * (seconds - self.pace)
 
     # requests that wait
 

@@ -60,12 +60,6 @@ class ModelMeter:
         kind = CLASSES[status // 100]
         self.answers[kind] = self.answers.get(kind, 0) + 1
 
-    @property
-    def mean_duration(self) -> float | None:
-        """Seconds that a whole answer takes; None: there was none yet."""
-        count = sum(self.duration.counts)
-        return self.duration.total / count if count else None
-
 
 _COUNTERS: Final = {
     "cancelled": "Requests whose client left before the answer was complete.",

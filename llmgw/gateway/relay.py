@@ -203,11 +203,10 @@ class Relay:
     def busy_for(self, model: ModelName) -> int:
         """Seconds until who waits last can hope for a slot, as answers go now: for Retry-After."""
         line = self.lines.get(model)
-        mean = self.meters.of(model).mean_duration
-        if line is None or mean is None:
+        if line is None or line.pace is None:
             return BUSY_RETRY
         slots = sum(target.slots for target in self.by_model.get(model, ()))
-        return min(LONGEST_RETRY, max(1, math.ceil(mean * (line.size + 1) / max(1, slots))))
+        return min(LONGEST_RETRY, max(1, math.ceil(line.pace * (line.size + 1) / max(1, slots))))
 
     def ask(self, models: Iterable[ModelName]) -> Mapping[ModelName, Wall]:
         """Ask for on-demand models that are not ready, once for a request."""

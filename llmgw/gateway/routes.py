@@ -322,11 +322,11 @@ def progress_text(progress: Progress) -> str:
     return f"{format_bytes(Bytes(progress.done))} of {format_bytes(progress.total)} fetched, {share} %"
 
 
-def queue_full(model: ModelName, waiting: int, *, ready: bool = False, after: int = LOADING_RETRY) -> ApiError:
-    """`ready`: they wait for a free slot, and not for the model."""
-    why = "whose every slot is taken" if ready else "which is not ready yet"
+def queue_full(model: ModelName, waiting: int, *, after: int | None = None) -> ApiError:
+    """`after`: seconds until a slot may be free; None: they wait for the model itself."""
+    why = "which is not ready yet" if after is None else "whose every slot is taken"
     message = f"{waiting} requests already wait for model {model!r}, {why}"
-    return ApiError(status=429, code=Code.QUEUE_FULL, message=message, retry_after=after)
+    return ApiError(status=429, code=Code.QUEUE_FULL, message=message, retry_after=after or LOADING_RETRY)
 
 
 def still_busy(model: ModelName, waited: Seconds, waiting: int, after: int) -> ApiError:

@@ -4,11 +4,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from llmgw.gateway.early import wants_stream
+from llmgw.gateway.http1 import Request
 from llmgw.gateway.keys import Caller
 from llmgw.gateway.lines import Line
+from llmgw.gateway.openai import ApiError
 from llmgw.gateway.relay import Held, Relay
-from llmgw.gateway.routes import Hold, Refusal, Resolution, Route, waiting_text
+from llmgw.gateway.routes import Hold, Refusal, Resolution, Route, queue_full, still_busy, waiting_text
 from llmgw.ids import ModelName
+from llmgw.units import Seconds
 
 FIRST: Final = 5.0
 """Seconds until a client that wants to be told that it waits is told so first."""
@@ -86,16 +90,18 @@ class Stay:
         self.tell(comment, EVERY)
         comment(waiting_text(self._relay.table.statuses.get(self.model), slot=self.line is not None))
 
-    def seconds(self, now: float) -> float:
-        """How long it has been."""
-        return now - self._since
+    def overdue(self, line: Line[Held]) -> ApiError:
+        """The answer where no slot became free in time."""
+        relay = self._relay
+        waited = Seconds(relay.loop.time() - self._since)
+        return still_busy(self.model, waited, line.size, relay.busy_for(self.model))
 
     def end(self) -> None:
         relay, meter = self._relay, self._meter
         for timer in (self._timer, self._teller):
             if timer is not None:
                 timer.cancel()
-        seconds = self.seconds(relay.loop.time())
+        seconds = relay.loop.time() - self._since
         if self.line is None:
             meter.held -= 1
             meter.hold.add(seconds)
@@ -115,3 +121,18 @@ class Stay:
             return isinstance(resolution, Hold)
         # A line ends when no endpoint of the model has slots any more: then nobody has to wait.
         return isinstance(resolution, Route) and self._relay.lines.get(self.model) is self.line
+
+
+def too_many(relay: Relay, model: ModelName, line: Line[Held] | None = None) -> ApiError:
+    """The answer where no more may wait; in `line`, where they wait for a slot."""
+    waiting = relay.admission.waiting(model)
+    return queue_full(model, waiting) if line is None else queue_full(model, waiting, after=relay.busy_for(model))
+
+
+def wants_comments(relay: Relay, request: Request, model: ModelName | None) -> bool:
+    """Whether its client is to be told that it waits."""
+    wanted = request.comments
+    if wanted is None:
+        spec = None if model is None else relay.table.models.get(model)
+        wanted = spec is not None and spec.stream_comments
+    return wanted and wants_stream(request.body)

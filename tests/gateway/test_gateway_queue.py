@@ -124,12 +124,18 @@ async def test_a_line_that_is_full_turns_away_with_429_and_says_when_to_come_aga
     await until(lambda: queued(rig) == 1, "waiting")
     answer = await rig.post({"model": "m", "user": "c"})
     assert (answer.status, answer.code) == (429, "queue_full")
-    assert int(answer.headers["retry-after"]) >= 1
+    assert answer.headers["retry-after"] == "5"  # nothing is known yet
     assert "1 requests already wait for model 'm', whose every slot is taken" in answer.json["error"]["message"]
     assert rig.metric("llmgw_gateway_turned_away_total", model="m") == 1
     for wire, name in zip(wires, "ab", strict=True):
         engine.answer(name)
         assert (await wire.answer()).status == 200
+    line = rig.gateway._relay.lines["m"]  # type: ignore[union-attr,index]
+    assert line.pace is not None
+    assert line.pace < 20
+    for pace, after in ((7.0, 7), (0.001, 1), (900.0, 60)):
+        line.pace = pace
+        assert rig.gateway._relay.busy_for("m") == after  # type: ignore[union-attr,arg-type]
 
 
 async def test_the_wait_for_a_slot_ends_with_the_queue_timeout(rig: Rig) -> None:
@@ -270,6 +276,29 @@ async def test_a_request_whose_engine_is_lost_goes_before_those_that_have_not_be
     assert other.order == ["b", "a", "c"]
 
 
+async def test_a_kept_connection_that_turns_out_to_be_closed_costs_nobody_his_turn(rig: Rig) -> None:
+    engine, used = Slots(), set[asyncio.StreamWriter]()
+
+    async def behave(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if writer in used:
+            writer.close()
+            return
+        used.add(writer)
+        await engine(asked, reader, writer)
+
+    await rig.catalog(model("m"))
+    await rig.endpoint("m", (await rig.engine(behave)).url, slots=1)
+    wires = {}
+    for number, name in enumerate("abcd"):
+        wires[name] = await asking(rig, name)
+        await until(lambda n=number: engine.now + queued(rig) == n + 1, "arrival")
+    for name in "abcd":
+        engine.answer(name)
+        assert (await wires[name].answer()).json == {"said": name}
+    assert engine.order == list("abcd")
+    assert len(used) == 4
+
+
 async def test_the_line_is_told_to_the_controller_as_what_waits(rig: Rig) -> None:
     engine = await serving(rig, 1)
     wires = [await asking(rig, name) for name in "abc"]
@@ -323,6 +352,15 @@ async def test_two_hundred_clients_that_come_and_go_leave_nothing_behind(rig: Ri
 
 
 # the line by itself
+
+
+def test_how_long_answers_take_of_late_is_what_counts() -> None:
+    line: Line[str] = Line()
+    assert line.pace is None
+    for seconds in (10.0, 10.0, *[1.0] * 50):
+        line.answered(seconds)
+    assert line.pace is not None
+    assert 1.0 < line.pace < 1.1
 
 
 def test_the_key_with_the_fewest_running_comes_first_then_the_one_served_longest_ago() -> None:

@@ -20,7 +20,7 @@ from gateway_rig import (
     until,
 )
 
-from llmgw.gateway import exchange
+from llmgw.gateway import seeking
 from llmgw.gateway.exchange import KEPT_BODY
 
 
@@ -207,7 +207,7 @@ async def test_an_engine_lost_between_head_and_body_has_another_replica_tried(ri
 
 
 async def test_when_every_engine_is_lost_the_answer_says_so(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "REPLACED", 0.2)
+    monkeypatch.setattr(seeking, "REPLACED", 0.2)
     engine = await rig.serving()
     await engine.stop()
     answer = await rig.post({"model": "m"})

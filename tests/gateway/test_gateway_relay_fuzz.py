@@ -12,7 +12,7 @@ from gateway_rig import PATIENCE, STREAM_HEAD, Asked, Rig, Wire, chunked, event,
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llmgw.gateway import exchange
+from llmgw.gateway import seeking
 from llmgw.gateway.client import Limits
 from llmgw.units import Seconds
 
@@ -112,7 +112,7 @@ def shared() -> Iterator[Shared]:
         head=Seconds(0.05), body=Seconds(0.05), idle=Seconds(0.05), linger=Seconds(0.05), sweep=Seconds(0.01)
     )
     with asyncio.Runner() as runner, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exchange, "REPLACED", 0.01)
+        patch.setattr(seeking, "REPLACED", 0.01)
         found, opening = Shared(runner), opened(limits)
         runner.run(found.serve(runner.run(opening.__aenter__())))
         yield found

@@ -6,7 +6,7 @@ import pytest
 from gateway_rig import DIGEST, DONE, STREAM_HEAD, Asked, Rig, chunked, echo, event, get, model, post, say, until
 
 from llmgw.facts import Progress, ReplicaUse
-from llmgw.gateway import exchange
+from llmgw.gateway import seeking
 from llmgw.ids import ModelName, NodeName
 from llmgw.plan import ModelState, Reason, Rejection
 from llmgw.store import keys
@@ -205,7 +205,7 @@ async def test_usage_tells_when_a_replica_was_last_used_and_rests_when_nothing_h
 async def test_usage_tells_when_an_engine_was_heard_last_and_how_often_requests_went_wrong_there(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchange, "REPLACED", 0.2)
+    monkeypatch.setattr(seeking, "REPLACED", 0.2)
     failing = await rig.engine(say({"error": "no more"}, "500 Internal Server Error"))
     endpoint = await rig.endpoint("m", failing.url)
     await rig.catalog(model("m"))
