@@ -147,7 +147,7 @@ def test_a_levels_own_block_may_change_the_engine(smollm2: Path, tmp_path: Path)
 
 def test_what_hangs_is_tried_again_and_then_smaller(smollm2: Path, tmp_path: Path) -> None:
     stuck = ["sh", "-c", f'case "$*" in *{CONTEXT}*) exec sleep 600;; esac; exec "$@"', "sh"]
-    repo = begin(tmp_path, large=document("cpu", smollm2, stuck) + "    start_timeout: 3s\n")
+    repo = begin(tmp_path, large=document("cpu", smollm2, stuck) + "    start_timeout: 6s\n")
     with serving(repo.path, tmp_path / "home") as daemon:
         half = daemon.ready("large")["large"]
         assert launched(daemon) == ["full", "full", "degraded"]

@@ -1,7 +1,8 @@
 """`llmgw plan` against a running daemon: what it says is what then happens. Cordons and drains of a real node."""
 
 import json
-import threading
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -103,14 +104,14 @@ def test_a_plan_that_waits_for_git_says_so(daemon: Daemon, repo: Repo) -> None:
     (repo.path / "c.yaml").write_text("apiVersion: llmgw/v1\nkind: Modell\n")
     lock = repo.path / ".git" / "index.lock"
     lock.touch()
-    freed = threading.Timer(5.0, lock.unlink)  # long after the command has begun
-    freed.start()
-    try:
-        text = daemon.cli("plan", check=False)
-    finally:
-        freed.join()
-    assert text.returncode == 3
-    assert f"{lock} is there: waiting for git to finish, for 10 s at most" in text.stderr
+    argv = [sys.executable, "-m", "llmgw", "plan", "--state", str(daemon.state)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=daemon.env) as plan:
+        assert plan.stderr is not None
+        first = plan.stderr.readline()
+        lock.unlink()
+        plan.communicate(timeout=60)
+    assert f"{lock} is there: waiting for git to finish, for 10 s at most" in first
+    assert plan.returncode == 3
 
 
 def test_a_revision_is_planned_from_the_daemons_repository(daemon: Daemon, repo: Repo) -> None:
