@@ -19,7 +19,7 @@ up: $(VENV)/.ready-cpu ## serve the quickstart catalog with a real model on the 
 test: $(VENV)/.ready-cpu-test ## run every test that takes seconds
 	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-slow: $(VENV)/.ready-cpu-test ## run the tests that take minutes
+test-slow: $(VENV)/.ready-cpu-test-slow ## run the tests that take minutes
 	$(BIN)/python -m pytest -m slow --timeout=3600 $(ARGS)
 
 lint: $(VENV)/.ready-cpu-test-dev ## ruff, mypy --strict and import-linter

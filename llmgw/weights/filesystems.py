@@ -4,6 +4,7 @@ Credentials, regions and endpoints are found as that package finds them, on the 
 where an earlier one was left, as long as the file there is the same.
 """
 
+import functools
 import hashlib
 import importlib
 import os
@@ -24,6 +25,7 @@ from llmgw.statedir import sync_directory, write_atomic
 from llmgw.units import format_bytes
 from llmgw.weights import partial, split
 from llmgw.weights.api import Description, Fetched, RemoteFile, WeightSource, Work
+from llmgw.weights.calls import Caller
 from llmgw.weights.choosing import Choice, choose
 from llmgw.weights.manifest import FILES, ManifestFile
 from llmgw.weights.sources import Stopped, hash_prefix, in_thread
@@ -78,27 +80,33 @@ class Filesystems(WeightSource):
 
     async def describe(self, spec: WeightsSpec) -> Description:
         def ask(stop: threading.Event) -> Description:
-            _, choice, _ = _look(spec)
+            with Caller(stop) as call:
+                _, choice, _ = _look(spec, call)
             return Description(files=choice.files, folder=choice.folder)
 
         return await in_thread(ask)
 
     async def fetch(self, spec: WeightsSpec, work: Work) -> Fetched:
         def bring(stop: threading.Event) -> Fetched:
-            system, choice, base = _look(spec)
-            size = sum(file.size or 0 for file in choice.files)
-            work.expect(size, here=_present(work))
-            work.resumable()
-            files: list[ManifestFile] = []
-            for file in choice.files:
-                before = sum(each.size for each in files)
-                taking = _Taking(system, spec, f"{base}/{file.path}", file, work, before=before, total=size)
-                files.append(taking.run(stop, self._first_wait))
-            for folder in {(work.files / file.path).parent for file in choice.files}:
-                sync_directory(folder)
-            return Fetched(files=tuple(files), folder=choice.folder)
+            with Caller(stop) as call:
+                return self._bring(spec, work, call, stop)
 
         return await in_thread(bring)
+
+    def _bring(self, spec: WeightsSpec, work: Work, call: Caller, stop: threading.Event) -> Fetched:
+        system, choice, base = _look(spec, call)
+        size = sum(file.size or 0 for file in choice.files)
+        work.expect(size, here=_present(work))
+        work.resumable()
+        files: list[ManifestFile] = []
+        for file in choice.files:
+            before = sum(each.size for each in files)
+            path = f"{base}/{file.path}"
+            taking = _Taking(system, spec, path, file, work, call, before=before, total=size)
+            files.append(taking.run(stop, self._first_wait))
+        for folder in {(work.files / file.path).parent for file in choice.files}:
+            sync_directory(folder)
+        return Fetched(files=tuple(files), folder=choice.folder)
 
 
 def parse(text: str) -> Place:
@@ -123,10 +131,10 @@ def parse(text: str) -> Place:
     return Place(scheme=scheme, path=path, allow=allow, ignore=ignore)
 
 
-def _look(spec: WeightsSpec) -> "tuple[AbstractFileSystem, Choice, str]":
+def _look(spec: WeightsSpec, call: Caller) -> "tuple[AbstractFileSystem, Choice, str]":
     """The file system, what of it is meant, and the folder there that the files' paths are relative to.
 
-    Raises WeightsUnavailable, WeightsRefused.
+    Raises WeightsUnavailable, WeightsRefused, Stopped.
     """
     if spec.token is not None:
         raise WeightsRefused(
@@ -137,11 +145,11 @@ def _look(spec: WeightsSpec) -> "tuple[AbstractFileSystem, Choice, str]":
         place = parse(spec.source)
     except ValueError as error:
         raise WeightsRefused(str(error)) from error
-    system = _system(place, spec)
+    system = _system(place, spec, call)
     with _asking(spec):
         path = str(system._strip_protocol(f"{place.scheme}://{place.path}"))
     try:
-        choice, base = _chosen(system, place, path, spec)
+        choice, base = _chosen(system, place, path, spec, call)
     except ValueError as error:
         raise WeightsRefused(f"{spec.source}: {error}: correct the source") from error
     if spec.sha256 is not None and (choice.folder is not None or len(choice.files) > 1):
@@ -153,11 +161,11 @@ def _scheme(spec: WeightsSpec) -> str:
     return spec.source.partition("://")[0]
 
 
-def _system(place: Place, spec: WeightsSpec) -> "AbstractFileSystem":
+def _system(place: Place, spec: WeightsSpec, call: Caller) -> "AbstractFileSystem":
     fsspec = importlib.import_module("fsspec")
     try:
         with _asking(spec):
-            return fsspec.filesystem(place.scheme, use_listings_cache=False)
+            return call(lambda: _fresh(fsspec, place.scheme))
     except ImportError as error:
         package = PACKAGES.get(place.scheme, "its package")
         raise WeightsRefused(
@@ -166,20 +174,27 @@ def _system(place: Place, spec: WeightsSpec) -> "AbstractFileSystem":
         ) from error
 
 
-def _chosen(system: "AbstractFileSystem", place: Place, path: str, spec: WeightsSpec) -> tuple[Choice, str]:
+def _fresh(fsspec: Any, scheme: str) -> "AbstractFileSystem":
+    """One of its own, that no earlier one's credentials and settings live on in."""
+    return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
+
+
+def _chosen(
+    system: "AbstractFileSystem", place: Place, path: str, spec: WeightsSpec, call: Caller
+) -> tuple[Choice, str]:
     """Raises ValueError with advice."""
     folder, _, name = path.rpartition("/")
     if not any(char in path for char in "*["):
         with _asking(spec):
-            info = system.info(path)
+            info = call(lambda: system.info(path))
             parts = _parts(name) if info["type"] == "file" else []
-            files = [_file(system.info(f"{folder}/{part}"), folder) for part in parts]
+            files = [_file(call(functools.partial(system.info, f"{folder}/{part}")), folder) for part in parts]
         if files:
             return choose(files, name), folder
-        return choose(_all(system, path, spec), "", allow=place.allow, ignore=place.ignore), path
+        return choose(_all(system, path, spec, call), "", allow=place.allow, ignore=place.ignore), path
     plain = "/".join(_before_pattern(path.split("/")))
     pattern = path[len(plain) + 1 :]
-    return choose(_all(system, plain, spec), pattern, allow=place.allow, ignore=place.ignore), plain
+    return choose(_all(system, plain, spec, call), pattern, allow=place.allow, ignore=place.ignore), plain
 
 
 def _parts(name: str) -> list[str]:
@@ -191,9 +206,9 @@ def _before_pattern(parts: list[str]) -> list[str]:
     return parts[:first]
 
 
-def _all(system: "AbstractFileSystem", folder: str, spec: WeightsSpec) -> list[RemoteFile]:
+def _all(system: "AbstractFileSystem", folder: str, spec: WeightsSpec, call: Caller) -> list[RemoteFile]:
     with _asking(spec):
-        found = system.find(folder, detail=True)
+        found = call(lambda: system.find(folder, detail=True))
     return [_file(info, folder) for info in found.values() if info["type"] == "file"]
 
 
@@ -207,7 +222,7 @@ def _asking(spec: WeightsSpec) -> Iterator[None]:
     """Around what the file system answers. Raises WeightsUnavailable, WeightsRefused, ImportError."""
     try:
         yield
-    except (ImportError, WeightsError):
+    except (ImportError, WeightsError, Stopped):
         raise
     except FileNotFoundError as error:
         raise WeightsRefused(f"{spec.source}: there is no such file or folder ({_said(error)}): correct it") from error
@@ -249,11 +264,13 @@ class _Taking:
         path: str,
         file: RemoteFile,
         work: Work,
+        call: Caller,
         *,
         before: int,
         total: int,
     ) -> None:
         self._system, self._spec, self._path, self._file, self._work = system, spec, path, file, work
+        self._call = call
         self._before, self._total = before, total
         self._local = work.files / file.path
         self._record = work.directory / f"resume-{hashlib.sha256(path.encode()).hexdigest()[:16]}.json"
@@ -262,7 +279,7 @@ class _Taking:
     def run(self, stop: threading.Event, wait: float) -> ManifestFile:
         """Raises WeightsUnavailable, WeightsRefused, Stopped, OSError."""
         with _asking(self._spec):
-            self._key = str(self._system.ukey(self._path))
+            self._key = str(self._call(lambda: self._system.ukey(self._path)))
         self._local.parent.mkdir(parents=True, exist_ok=True)
         with open(self._local, "ab", buffering=0) as file, self._take_up(file.fileno(), stop) as out:
             try:
@@ -315,9 +332,10 @@ class _Taking:
             synced, count = out.at, 1
             while count:
                 room = out.room()
+                asked = room[: self._work.portion(len(room))]
                 try:
                     with _asking(self._spec):
-                        count = int(remote.readinto(room[: self._work.portion(len(room))]))
+                        count = int(self._call(functools.partial(remote.readinto, asked)))
                 except WeightsError:
                     out.put(room, 0)
                     out.settle()
@@ -332,12 +350,17 @@ class _Taking:
                     self._note(out)
             out.settle()
 
-    def _opened(self, at: int) -> Any:
+    @contextmanager
+    def _opened(self, at: int) -> Iterator[Any]:
         with _asking(self._spec):
-            remote = self._system.open(self._path, "rb", block_size=_BLOCK, cache_type="readahead")
+            remote = self._call(lambda: self._system.open(self._path, "rb", block_size=_BLOCK, cache_type="readahead"))
             if at:
-                remote.seek(at)
-            return remote
+                self._call(lambda: remote.seek(at))
+        try:
+            yield remote
+        finally:
+            with suppress(Exception):  # what was read says whether it went well
+                self._call(remote.close)
 
     def _checkpoint(self, out: Writing) -> None:
         out.finish()

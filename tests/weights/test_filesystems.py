@@ -2,6 +2,9 @@
 
 import asyncio
 import hashlib
+import importlib.util
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from llmgw.errors import WeightsRefused, WeightsUnavailable
 from llmgw.units import Bytes
 from llmgw.weights import filesystems
 from llmgw.weights.cache import Cache
+from llmgw.weights.calls import Caller
 from llmgw.weights.filesystems import PACKAGES, Filesystems
 from llmgw.weights.registry import by_scheme, canonical_by, own_sources
 
@@ -104,13 +108,9 @@ class _Breaking:
     def __init__(self, file: Any, asked: list[int]) -> None:
         self._file = file
         self._at = 0
-        self._asked = asked
+        self._asked: list[int] | None = asked
 
-    def __enter__(self) -> "_Breaking":
-        self._asked.append(self._at)
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._file.close()
 
     def seek(self, at: int) -> None:
@@ -118,6 +118,9 @@ class _Breaking:
         self._file.seek(at)
 
     def readinto(self, room: memoryview) -> int:
+        if self._asked is not None:
+            self._asked.append(self._at)
+            self._asked = None
         if self._at >= 2 * 1024 * 1024:
             raise ConnectionResetError("gone")
         count: int = self._file.readinto(room)
@@ -134,9 +137,43 @@ async def test_a_fetch_that_nobody_wants_any_more_ends(bucket: Any, cache: Cache
     assert not any(cache.root.glob("partial-*"))
 
 
-@pytest.mark.parametrize("scheme", sorted(PACKAGES))
+async def test_who_leaves_does_not_wait_for_a_file_system_that_does_not_answer(
+    bucket: Any, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def stalls(self: Any, path: str, **options: Any) -> Any:
+        asked.set()
+        go_on.wait(60)
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(type(bucket), "info", stalls)
+    task = asyncio.ensure_future(get(cache, "memory://bucket/m.gguf"))
+    await asyncio.to_thread(asked.wait, 20)
+    began = time.monotonic()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert time.monotonic() - began < 20
+    go_on.set()
+
+
+def test_what_a_call_returns_or_raises_is_its_callers() -> None:
+    with Caller(threading.Event()) as call:
+        assert call(lambda: 5) == 5
+        with pytest.raises(TimeoutError, match="its own"):
+            call(lambda: _raise(TimeoutError("its own")))
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    "scheme", sorted(name for name in PACKAGES if importlib.util.find_spec(PACKAGES[name]) is None)
+)
 async def test_a_kind_whose_package_is_not_installed_says_which_one(scheme: str) -> None:
-    with pytest.raises((WeightsRefused, WeightsUnavailable)) as raised:
+    with pytest.raises(WeightsRefused) as raised:
         await Filesystems().describe(WeightsSpec(source=f"{scheme}://bucket.invalid/x"))
     said = str(raised.value)
     assert f"{scheme}://bucket.invalid/x" in said
