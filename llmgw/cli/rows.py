@@ -155,10 +155,11 @@ def problem_line(row: ProblemRow) -> str:
 
 
 def _fetching(row: ModelRow) -> str:
-    """Of each node where there are several, or where another replica than the one that is told of fetches."""
+    """Of each node where there are several, or where another replica than the one that is told of fetches. Replicas of
+    a node that share their downloads are told of once."""
     if len(row.fetching) < (1 if row.progress is None else 2):
         return _progress(row.progress)
-    return "; ".join(f"{_progress(each.progress)} on {each.node}" for each in row.fetching)
+    return "; ".join(dict.fromkeys(f"{_progress(each.progress)} on {each.node}" for each in row.fetching))
 
 
 def _with_progress(reason: str, told: str) -> str:

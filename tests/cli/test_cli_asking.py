@@ -213,6 +213,10 @@ def test_every_node_that_fetches_a_model_is_told_of_with_what_it_waits_for(ask: 
     status = seed.told(seed.SMOL, ModelState.LOADING, "fetching", replica=ReplicaId("r2"), progress=progress)
     daemon.do(daemon.seeds.explain(status))
     assert "fetching 10.0 MiB of 100.0 MiB (10 %)\n" in ask("models").out, "of one replica, where it is is known"
+    same = (seed.fetching(id, seed.SMOL, 10 * MIB, 100 * MIB) for id in ("r2", "r5"))
+    daemon.do(daemon.seeds.report(*same))
+    assert ask("models").out.count("on gpu-1") == 1, "replicas of a node share the download"
+    there("gpu-1", "r2", done=10 * MIB, total=100 * MIB)
     there("gpu-2", "r3", done=0, total=None, waits_for="gpu-1 to fetch it")
     there("gpu-3", "r4", done=0, total=None, waits_for="")
     each = ("fetching 10.0 MiB of 100.0 MiB (10 %)", "waiting for gpu-1 to fetch it", "waiting for its turn")
