@@ -15,7 +15,7 @@ from llmgw.fleet import load_fleet, reports
 from llmgw.ids import NodeName
 from llmgw.schedule.forecast import asked_for, forecast
 from llmgw.schedule.think import Known
-from llmgw.units import Bytes
+from llmgw.units import Bytes, Instant
 from llmgw.weights.cache import Cache
 
 if TYPE_CHECKING:
@@ -24,15 +24,22 @@ if TYPE_CHECKING:
 
 
 def plan_offline(
-    catalog: Catalog, fleet: Path, engines: "Engines", cache: Path, asked: Sequence[str] = ()
+    catalog: Catalog,
+    fleet: Path,
+    engines: "Engines",
+    cache: Path,
+    asked: Sequence[str] = (),
+    *,
+    now: Instant | None = None,
 ) -> "PlanOutput":
     """What an idle fleet would come to. Engines, and what they make of files that are on this machine (`cache`, and
     files in place), are those that are installed here. `asked`: models that requests are taken to have come for.
+    `now`: the time that windows go by; None: the clock's.
 
     Raises CatalogInvalid with every problem of the fleet's file, TerminalError where it cannot be read or there is no
     such model.
     """
-    now = SystemClock().now()
+    now = now or SystemClock().now()
     try:
         data = fleet.read_bytes()
     except OSError as error:

@@ -109,7 +109,8 @@ async def test_a_directory_that_holds_no_valid_catalog_is_told_with_every_proble
     (api.path / "b.yaml").write_text("apiVersion: llmgw/v1\nkind: Modell\n")
     told = await api.told()
     assert (told["valid"], told["invalid"], told["differs"]) == (False, "on disk", False)
-    assert [(problem["file"], problem["line"]) for problem in told["problems"]] == [("b.yaml", 2)]
+    assert ("b.yaml", 2) in [(problem["file"], problem["line"]) for problem in told["problems"]]
+    assert len(told["problems"]) > 1
 
 
 async def test_without_a_catalog_in_force_there_is_nothing_to_compare(api: Api, tmp_path: Path) -> None:

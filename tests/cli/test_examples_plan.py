@@ -1,6 +1,7 @@
 """Every catalog that we show people can be planned: all of its models find a place, each asked for by itself."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,12 @@ from llmgw.catalog.source import read_source
 from llmgw.catalog.spec import Catalog
 from llmgw.cli.offline import plan_offline
 from llmgw.engine.manager import find_engines
+from llmgw.units import Instant, Mono, Wall
 
 EXAMPLES = Path(__file__).parents[2] / "catalog-examples"
 ENGINES = find_engines()
+
+WEDNESDAY = datetime(2026, 11, 25, tzinfo=UTC).timestamp()
 
 NAMES = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
 
@@ -44,10 +48,14 @@ def test_every_model_of_an_example_finds_a_place_where_there_is_room(name: str, 
         if model.external is not None:
             continue
         asked = [model.name] if model.scaling.on_demand else []
-        plan = plan_offline(catalog, fleet, ENGINES, tmp_path / "none", asked)
-        assert (plan.valid, plan.settled) == (True, True)
-        assert model.name not in {refused.model for refused in plan.refused}, plan.refused
-        assert model.name in {action.model for action in plan.actions}
+        acted = set()
+        for hour in range(0, 24, 6) if model.scaling.windows else (12,):
+            now = Instant(Mono(0.0), Wall(WEDNESDAY + hour * 3600.0))
+            plan = plan_offline(catalog, fleet, ENGINES, tmp_path / "none", asked, now=now)
+            assert (plan.valid, plan.settled) == (True, True)
+            assert model.name not in {refused.model for refused in plan.refused}, plan.refused
+            acted |= {action.model for action in plan.actions}
+        assert model.name in acted
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if (EXAMPLES / name / "fleet.yaml").exists()])

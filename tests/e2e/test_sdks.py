@@ -210,7 +210,7 @@ def test_a_timeout_and_a_stream_left_alone_cancel_what_the_engine_does(
     before = counted(daemon, "llmgw_gateway_cancelled_total", model)
     asked: dict[str, Any] = {"model": model, "messages": ASK, "extra_body": {"ignore_eos": True}}
     with pytest.raises(openai.APITimeoutError):
-        client.with_options(timeout=0.2).chat.completions.create(**asked, max_tokens=200)
+        client.with_options(timeout=0.01).chat.completions.create(**asked, max_tokens=200)
     with client.chat.completions.create(**asked, max_tokens=900, stream=True) as stream:
         next(iter(stream))
     eventually(
@@ -297,7 +297,7 @@ def test_anthropic_errors_timeouts_and_cancelled_streams(
         claude.messages.create(model=model, messages=LONG, max_tokens=1)
     endless: dict[str, Any] = {"model": model, "messages": ASK[1:], "extra_body": {"ignore_eos": True}}
     with pytest.raises(anthropic.APITimeoutError):
-        claude.with_options(timeout=0.2).messages.create(**endless, max_tokens=200)
+        claude.with_options(timeout=0.01).messages.create(**endless, max_tokens=200)
     with claude.messages.stream(**endless, max_tokens=900) as stream:
         next(stream.text_stream)
     eventually(lambda: coming(daemon, model) == 0, within=5, what="both cancelled")
