@@ -21,6 +21,7 @@ from llmgw.units import Instant, Seconds, Wall, format_seconds
 
 SOON: Final = 5.0
 """Seconds after an ask within which the gateway's count of who waits has come, also from afar."""
+_NOT_ASKED: Final = "on demand, and not asked for"
 _WINDOWS: Final = 4  #: windows of a model that are told of in a line
 _IN_USE: Final = frozenset((Phase.PLACING, Phase.FETCHING, Phase.STARTING, Phase.READY))
 """A replica that drains answers what it has, and no more: that says nothing about who is waited for."""
@@ -146,6 +147,8 @@ def _bounds(
     ceiling = window.max if window is not None and window.max > 0 else scaling.max
     if base > 0 or not scaling.on_demand:
         return _steady(base, ceiling, window, scaling.windows, waited and base > 0)
+    if ask is None and not fallback:
+        return _asleep(ceiling, window)
     base, why = _asked_for(ask, waited, idle_timeout(scaling, cluster), now)
     if not base and fallback:
         base, why = 1, "serves in another's place"
@@ -164,7 +167,7 @@ def _base(scaling: ScalingSpec, local: datetime) -> tuple[int, Window | None]:
 def _asked_for(ask: Ask | None, waited: bool, timeout: Seconds, now: Wall) -> tuple[int, str]:
     """1 for as long as it was asked for or used lately, or a request waits for it, however long it takes to load."""
     if ask is None:
-        return 0, "on demand, and not asked for"
+        return 0, _NOT_ASKED
     idle = Seconds(now - ask.last)
     if idle <= timeout or waited:
         return 1, f"{'asked for' if _is_unserved(ask) else 'used'} {_ago(idle)}"
@@ -182,6 +185,12 @@ def _waits(ask: Ask, held: int | None, cluster: ClusterSpec, now: Wall) -> bool:
     if not _is_unserved(ask) or since > cluster.gateway.cold_start_timeout:
         return False
     return held is None or held > 0 or since <= SOON
+
+
+@lru_cache(maxsize=1024)  # as most models of a large catalog are
+def _asleep(ceiling: int, window: Window | None) -> Bounds:
+    """On demand, and not asked for."""
+    return Bounds(base=0, ceiling=ceiling, window=window, why=_NOT_ASKED, reason=Reason.NOT_WANTED)
 
 
 @lru_cache(maxsize=1024)  # many models have the same

@@ -84,14 +84,21 @@ class ProfileSpec:
     @property
     def roles(self) -> Mapping[str, WeightsSpec]:
         """Every file the engine reads, by role: `weights`, `draft`, and those of `files`."""
-        named = {"weights": self.weights, "draft": self.draft}
-        return {role: spec for role, spec in named.items() if spec is not None} | dict(self.files)
+        found: dict[str, WeightsSpec] = {} if self.weights is None else {"weights": self.weights}
+        if self.draft is not None:
+            found["draft"] = self.draft
+        found.update(self.files)
+        return found
 
     @property
     def every_file(self) -> tuple[WeightsSpec, ...]:
         """What it reads at any level: a smaller one may have files of its own."""
-        levels = (self, self.degraded, self.minimal)
-        return tuple(spec for level in levels if level is not None for spec in level.roles.values())
+        found: list[WeightsSpec] = []  # asked for every model at every change of a catalog: no dictionaries on the way
+        for level in (self, self.degraded, self.minimal):
+            if level is not None:
+                found += [spec for spec in (level.weights, level.draft) if spec is not None]
+                found += level.files.values()
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,6 +65,27 @@ class _Stamp:
         return cls(stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
 
+class _Index:
+    """The entries that there are now, by what they may hold as far as is known."""
+
+    def __init__(self, names: Iterable[str], sources: Mapping[str, str]) -> None:
+        self._names = frozenset(names)
+        self._by_stem: dict[str, list[str]] = {}
+        self._unread: list[str] = []
+        for name in names:
+            source = sources.get(name)
+            where = self._unread if source is None else self._by_stem.setdefault(naming.stem(source), [])
+            where.append(name)
+
+    def of(self, spec: WeightsSpec) -> Iterator[str]:
+        """The one that is named for it first."""
+        exact = naming.entry_name(spec.source, spec.sha256)
+        if exact in self._names:
+            yield exact
+        others = (*self._by_stem.get(naming.stem(spec.source), ()), *self._unread)
+        yield from (name for name in others if name != exact)
+
+
 class Cache:
     """Finds, fetches and describes weights. Call `open` first."""
 
@@ -260,7 +281,8 @@ class Cache:
     def mark_wanted(self, specs: Iterable[WeightsSpec], now: Wall) -> None:
         """Stamp the entries of `specs` as wanted at `now`, at most once a minute each, and those that were wanted until
         now once more, so that their age counts from here. Survives restarts."""
-        entries = (self._entry_of(spec) for spec in specs if not naming.is_local(spec.source))
+        index = self._index()
+        entries = (self._entry_of(spec, index) for spec in specs if not naming.is_local(spec.source))
         marked = frozenset(found[0] for found in entries if found is not None)
         for name in sorted(marked):
             if not 0 <= now - self._stamped.get(name, Wall(0)) < STAMP_EVERY:
@@ -382,15 +404,14 @@ class Cache:
                 self._manifests[name] = (stamp, found)
         return found
 
-    def _entry_of(self, spec: WeightsSpec) -> tuple[str, Manifest] | None:
-        """The complete entry that holds what `spec` names.
+    def _entry_of(self, spec: WeightsSpec, index: _Index | None = None) -> tuple[str, Manifest] | None:
+        """The complete entry that holds what `spec` names. `index`: where many are asked for.
 
         Usually the one named for it; else one of the same source with the same content, so that adding a checksum to
         a source that is here downloads nothing; of a source without a revision the one that was wanted last.
         """
-        exact = naming.entry_name(spec.source, spec.sha256)
         suited = []
-        for name in self._candidates(spec, exact):
+        for name in self._candidates(spec) if index is None else index.of(spec):
             path = self.root / name
             found = None if name in self._aside or path.is_symlink() else self._manifest(name)
             if found is None or not naming.is_held_as(spec.source, found.source):
@@ -404,13 +425,13 @@ class Cache:
             suited.append((self._last_wanted(name, found), name, found))
         return max(suited, key=lambda each: each[:2])[1:] if suited else None
 
-    def _candidates(self, spec: WeightsSpec, exact: str) -> Iterator[str]:
-        """The entry named for it first; then those that may hold it too, as far as is known."""
-        yield exact
-        for name in self._entry_names():
-            source = self._sources_of.get(name)
-            if name != exact and (source is None or naming.is_held_as(spec.source, source)):
-                yield name
+    def _candidates(self, spec: WeightsSpec) -> Iterator[str]:
+        """As `_Index.of`, without a look at all entries where the first will do."""
+        yield (exact := naming.entry_name(spec.source, spec.sha256))
+        yield from (name for name in self._index().of(spec) if name != exact)
+
+    def _index(self) -> _Index:
+        return _Index(self._entry_names(), self._sources_of)
 
     def _last_wanted(self, name: str, found: Manifest) -> Wall:
         # Read each time: another daemon that shares the cache stamps it too.

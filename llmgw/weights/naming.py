@@ -82,7 +82,7 @@ class OtherSource:
 Source = PypiSource | FileSource | HttpSource | HubSource | OtherSource
 
 
-@lru_cache(maxsize=8192)  # asked for every file of every model at every pass
+@lru_cache(maxsize=65_536)  # asked for every file of every model at every pass
 def canonical(text: str) -> str:
     """The one spelling of a source: `pypi://dist==1.2.3/path/in/wheel` or `file:///abs/path`.
 
@@ -138,7 +138,7 @@ def is_entry(name: str) -> bool:
     return re.match(ENTRY_PATTERN, name) is not None
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=65_536)
 def stem(source: str) -> str:
     """A canonical source without its revision: what all of its revisions have in common."""
     if source.startswith(f"{hubnames.SCHEME}://"):
@@ -146,7 +146,7 @@ def stem(source: str) -> str:
     return source if source.partition("://")[0] in _FIXED else _PINNED.sub("", source)
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=65_536)
 def is_moving(source: str) -> bool:
     """Whether a canonical source names no commit or digest (`@` and 40 hex digits or more at its end), so that what is
     here may be called by one that has."""
@@ -158,7 +158,7 @@ def is_held_as(wanted: str, held: str) -> bool:
     return wanted == held or (is_moving(wanted) and stem(wanted) == stem(held))
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=65_536)
 def repository(source: str) -> str:
     """Of a canonical source: what has revisions as a whole."""
     if source.startswith(f"{hubnames.SCHEME}://"):

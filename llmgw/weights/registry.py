@@ -50,7 +50,7 @@ class Lost(WeightSource):
 def canonical_by(sources: Sources) -> Callable[[str], str]:
     """What gives any source its one spelling, as its own kind has it; ValueError with advice."""
 
-    @lru_cache(maxsize=8192)
+    @lru_cache(maxsize=65_536)
     def canonical(text: str) -> str:
         known = naming.parse(text)
         if not isinstance(known, naming.OtherSource):
