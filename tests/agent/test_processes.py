@@ -4,6 +4,7 @@ import asyncio
 import os
 import platform
 import secrets
+import shlex
 import signal
 import subprocess
 import sys
@@ -92,7 +93,7 @@ ctypes.CDLL(None).syscall(%d, 0)
 def test_what_looks_like_a_zombie_and_has_threads_is_alive_until_they_are_gone(tmp_path: Path) -> None:
     script = tmp_path / "first_thread_ends.py"
     script.write_text(FIRST_THREAD_ENDS % 60)
-    with started(tmp_path, f"exec {sys.executable} {script}") as (target, identity):
+    with started(tmp_path, f"exec {shlex.join([sys.executable, str(script)])}") as (target, identity):
         deadline = time.monotonic() + 20
         while (stat := process.read_stat(identity.pid)) is not None and stat.state != "Z":
             assert time.monotonic() < deadline
@@ -118,7 +119,7 @@ time.sleep(300)
 def test_one_of_many_threads_can_be_buried_as_soon_as_it_counts_as_gone(tmp_path: Path) -> None:
     script = tmp_path / "many_threads.py"
     script.write_text(MANY_THREADS)
-    with started(tmp_path, f"exec {sys.executable} {script}") as (_, identity):
+    with started(tmp_path, f"exec {shlex.join([sys.executable, str(script)])}") as (_, identity):
         deadline = time.monotonic() + 20
         while not (tmp_path / "up").exists():
             assert time.monotonic() < deadline

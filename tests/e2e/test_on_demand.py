@@ -1,6 +1,7 @@
 """Demand on real engines: loaded by requests, unloaded when idle, room made for one another, scaling, fallbacks."""
 
 import json
+import shlex
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -150,7 +151,7 @@ def test_a_replica_more_while_requests_wait_and_one_less_when_they_do_not(
 
 def flagged(flag: Path) -> list[str]:
     """An argv that fails until `flag` is there."""
-    script = f"test -f {flag} || exit 1; exec " + " ".join(PLAIN_SERVER)
+    script = f"test -f {flag} || exit 1; exec {shlex.join(PLAIN_SERVER)}"
     return ["sh", "-c", script]
 
 
