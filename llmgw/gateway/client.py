@@ -11,13 +11,11 @@ from llmgw.gateway import http1
 from llmgw.gateway.admission import Buffers
 from llmgw.gateway.exchange import Exchange
 from llmgw.gateway.http1 import HEAD, START, Part, Request, RequestParser
-from llmgw.gateway.openai import ApiError, Code, error_body
+from llmgw.gateway.openai import LONGEST_RETRY, ApiError, Code, error_body
 from llmgw.units import KIB, MIB, Bytes, Seconds
 
 _RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER with no time: closing resets the connection."""
-_SOON: Final = 60
-"""Seconds up to which OpenAI's and Anthropic's SDKs heed Retry-After."""
 NEVER: Final = float("inf")
 
 
@@ -302,5 +300,5 @@ def _error_headers(error: ApiError) -> bytes:
     after = error.retry_after
     retry = b"Retry-After: %d\r\n" % after if after is not None else b""
     # The SDKs ask again after any 5xx, at their own pace where ours is over a minute: here that would be in vain.
-    vain = error.status >= 500 and (after is None or after > _SOON)
+    vain = error.status >= 500 and (after is None or after > LONGEST_RETRY)
     return allow + retry + (b"X-Should-Retry: false\r\n" if vain else b"")

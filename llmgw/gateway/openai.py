@@ -15,6 +15,8 @@ SHOWN: Final = 200
 """How much of a client's text (a model's name, say) an error message repeats, in characters."""
 MAX_MEMBERS: Final = 10_000
 """Top-level members of a body that is rewritten; walking more would hold up every other request."""
+LONGEST_RETRY: Final = 60
+"""Seconds up to which OpenAI's and Anthropic's SDKs heed Retry-After."""
 
 
 class Code(StrEnum):
@@ -228,7 +230,7 @@ _ANTHROPIC: Final = {
     401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
     429: "rate_limit_error", 503: "overloaded_error",
 }  # fmt: skip
-"""By status, as https://docs.claude.com/en/api/errors has them; clients there look at the type, not at a code."""
+"""By status, as Anthropic's API reference lists them; its clients look at the type, not at a code."""
 
 
 def _anthropic_type_of(status: int) -> str:

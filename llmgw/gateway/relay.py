@@ -16,6 +16,7 @@ from llmgw.gateway.http1 import Request
 from llmgw.gateway.keys import Caller, Keyring
 from llmgw.gateway.lines import Line
 from llmgw.gateway.meters import Meters
+from llmgw.gateway.openai import LONGEST_RETRY
 from llmgw.gateway.routes import RoutingTable
 from llmgw.gateway.upstream import Target
 from llmgw.gateway.warmup import Warmup
@@ -31,8 +32,6 @@ further loss, up to SUSPECT_MOST: its node may be well, and only not to be reach
 SUSPECT_MOST: Final = 30.0
 BUSY_RETRY: Final = 5
 """Seconds that a client is told to wait for a slot when nothing better is known."""
-LONGEST_RETRY: Final = 60
-"""Seconds up to which OpenAI's and Anthropic's SDKs heed Retry-After."""
 _NONE: Final[frozenset[ReplicaId]] = frozenset()
 
 

@@ -75,14 +75,14 @@ def _counts(text: bytes) -> tuple[int | None, int | None]:
     """The last that is said in it: of the prompt and of the answer."""
     given: int | None = None
     made: int | None = None
-    if (at := text.rfind(b'"usage":{')) >= 0 and (plain := _plain(text, at + 8)) is not None:
-        return plain
-    if at < 0 and b'"usage"' not in text and b'"timings"' not in text:  # in a tenth of the time of the expression
+    at = text.rfind(b'"usage"')
+    if at < 0 and b'"timings"' not in text:  # in a tenth of the time of the expression
         return given, made
+    last = None if at < 0 else _read_object(_OBJECT.match(text, at))
+    if last is not None and last.prompt_tokens is not None and last.completion_tokens is not None:
+        return last.prompt_tokens, last.completion_tokens  # as most engines say it: nothing before it counts
     for match in _OBJECT.finditer(text):
-        try:
-            one = _read(match[1])
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        if (one := _read_object(match)) is None:
             continue
         prompt = one.prompt_n + (one.cache_n or 0) if one.prompt_n is not None else None
         given = _first_of(one.prompt_tokens, one.input_tokens, prompt, given)
@@ -92,17 +92,12 @@ def _counts(text: bytes) -> tuple[int | None, int | None]:
     return given, made
 
 
-def _plain(text: bytes, at: int) -> tuple[int, int] | None:
-    """As most engines say it, with nothing within it, in a third of the time. None: otherwise."""
-    end = text.find(b"}", at) + 1
-    if not end or text.find(b"{", at + 1, end) >= 0:
-        return None
+def _read_object(match: re.Match[bytes] | None) -> _Counts | None:
+    """None: it is not there, or not what it should be."""
     try:
-        one = _read(text[at:end])
+        return None if match is None else _read(match[1])
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    given, made = one.prompt_tokens, one.completion_tokens
-    return None if given is None or made is None else (given, made)
 
 
 def _first_of(*counts: int | None) -> int | None:

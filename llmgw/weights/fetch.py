@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import os
 import secrets
 import shutil
 import threading
@@ -140,6 +139,8 @@ class Fetch:
 
     async def _take_turn(self) -> Path:
         try:
+            # What a process that was killed just now left: it may be much, of which nothing can be kept.
+            await in_thread(lambda _: partial.remove_stale(self._root, self._clock.now().wall))
             directory = self._directory()
         except OSError as error:
             raise WeightsUnavailable(f"cannot write to the weights cache {self._root}: {error.strerror}") from error
@@ -163,7 +164,6 @@ class Fetch:
 
     def _directory(self) -> Path:
         """Room for the download: what an earlier one left, or a new directory. Raises WeightsUnavailable, OSError."""
-        partial.remove_stale(self._root, self._clock.now().wall)  # what a process that was killed just now left
         directory = partial.adopt(self._root, self._entry)
         self._written = 0 if directory is None else _usage(directory)[1]
         try:
@@ -358,13 +358,6 @@ def _metadata(entry: Path, made: manifest.Manifest, spec: WeightsSpec) -> dict[s
 
 
 def _usage(directory: Path) -> tuple[int, int]:
-    """Size of the largest file below `directory`, and of all; files come and go meanwhile."""
-    largest = total = 0
-    for top, _, names in os.walk(directory):
-        for name in names:
-            try:
-                size = os.stat(os.path.join(top, name), follow_symlinks=False).st_size
-            except FileNotFoundError:
-                continue
-            largest, total = max(largest, size), total + size
-    return largest, total
+    """Size of the largest file below `directory`, and of all."""
+    sizes = [each.st_size for each in partial.files_below(directory)]
+    return max(sizes, default=0), sum(sizes)

@@ -89,7 +89,8 @@ def mark(path: Path, entry: str, source: str) -> None:
 def keep(path: Path) -> bool:
     """Put a marked download that holds something aside for the next try; another one is removed, and False returned."""
     entry = _marked(path)
-    if entry is not None and _holds_something(path / "entry" / FILES):
+    # Nothing is in one whose process was killed when it had published it, either.
+    if entry is not None and any(each.st_size for each in files_below(path / "entry" / FILES)):
         try:
             path.rename(path.parent / f"{_KEPT}{entry}")
             return True
@@ -127,14 +128,18 @@ def kept(root: Path) -> Iterator[Kept]:
                 resume = read_resume(inside)
         except OSError:  # adopted just now
             continue
-        size, touched = 0, 0.0
-        for folder, _, names in os.walk(path):
-            for name in names:
-                with suppress(FileNotFoundError):
-                    found = os.stat(os.path.join(folder, name), follow_symlinks=False)
-                    size, touched = size + found.st_size, max(touched, found.st_mtime)
         if resume is not None:
+            files = tuple(files_below(path))
+            size, touched = sum(each.st_size for each in files), max((each.st_mtime for each in files), default=0.0)
             yield Kept(name=path.name, source=resume.source, size=Bytes(size), touched=Wall(touched))
+
+
+def files_below(path: Path) -> Iterator[os.stat_result]:
+    """What each file in a tree is now: they come and go meanwhile, and one that is gone is passed over."""
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with suppress(FileNotFoundError):
+                yield os.stat(os.path.join(folder, name), follow_symlinks=False)
 
 
 def boot() -> str:
@@ -159,16 +164,6 @@ def _marked(path: Path) -> str | None:
     except OSError:
         return None
     return resume.entry if resume is not None and is_entry(resume.entry) else None
-
-
-def _holds_something(files: Path) -> bool:
-    """False also of a download whose process was killed when it had published it, and had yet to clear up."""
-    tree = ((folder, name) for folder, _, names in os.walk(files) for name in names)
-    for folder, name in tree:
-        with suppress(FileNotFoundError):
-            if os.stat(os.path.join(folder, name), follow_symlinks=False).st_size:
-                return True
-    return False
 
 
 def _age_of(path: Path) -> float | None:

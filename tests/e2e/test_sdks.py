@@ -80,7 +80,7 @@ def client(daemon: Daemon) -> Iterator[openai.OpenAI]:
 
 
 @pytest.fixture(scope="module")
-def claude(daemon: Daemon) -> Iterator[anthropic.Anthropic]:
+def anthropic_client(daemon: Daemon) -> Iterator[anthropic.Anthropic]:
     web = anthropic.DefaultHttpxClient(**WEB)
     with anthropic.Anthropic(base_url=daemon.gateway, api_key="any", max_retries=0, http_client=web) as found:
         yield found
@@ -196,11 +196,11 @@ def test_errors_of_the_gateway_and_of_the_engine_are_typed(client: openai.OpenAI
     assert nowhere.value.status_code == 404
 
 
-def test_models_are_listed_and_found_by_both_sdks(client: openai.OpenAI, claude: anthropic.Anthropic) -> None:
+def test_models_are_listed_and_found_by_both_sdks(client: openai.OpenAI, anthropic_client: anthropic.Anthropic) -> None:
     assert {each.id for each in client.models.list()} == {"chat", "llama", "embed", "late"}
-    assert {each.id for each in claude.models.list()} == {"chat", "llama", "embed", "late"}
+    assert {each.id for each in anthropic_client.models.list()} == {"chat", "llama", "embed", "late"}
     assert client.models.retrieve("chat-alias").id == "chat"
-    assert claude.models.retrieve("chat-alias").id == "chat"
+    assert anthropic_client.models.retrieve("chat-alias").id == "chat"
 
 
 @both
@@ -264,22 +264,22 @@ def test_a_model_that_has_to_be_loaded_first_is_waited_for_by_the_sdks_own_retri
 
 
 @both
-def test_anthropic_messages_streams_tools_and_counts(claude: anthropic.Anthropic, model: str) -> None:
+def test_anthropic_messages_streams_tools_and_counts(anthropic_client: anthropic.Anthropic, model: str) -> None:
     asked: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
-    told = claude.messages.create(model=f"{model}-alias", messages=asked, max_tokens=8)
+    told = anthropic_client.messages.create(model=f"{model}-alias", messages=asked, max_tokens=8)
     assert [block.type for block in told.content] == ["text"]
     assert told.usage.output_tokens > 0
-    with claude.messages.stream(model=model, messages=asked, max_tokens=8) as stream:
+    with anthropic_client.messages.stream(model=model, messages=asked, max_tokens=8) as stream:
         words = "".join(stream.text_stream)
         (block,) = stream.get_final_message().content
     assert words
     assert block.type == "text"
     assert words == block.text
-    counted = claude.messages.count_tokens(model=model, messages=asked).input_tokens
+    counted = anthropic_client.messages.count_tokens(model=model, messages=asked).input_tokens
     longer: list[Any] = [{"role": "user", "content": "What is the capital of France? " * 5}]
-    assert 5 < counted < claude.messages.count_tokens(model=model, messages=longer).input_tokens
+    assert 5 < counted < anthropic_client.messages.count_tokens(model=model, messages=longer).input_tokens
     tool: Any = {"name": "weather", "description": "A day.", "input_schema": PLACE}
-    used = claude.messages.create(
+    used = anthropic_client.messages.create(
         model=model, messages=REPEAT, tools=[tool], max_tokens=60, extra_body={"temperature": 0}
     )
     (use,) = (block for block in used.content if block.type == "tool_use")
@@ -288,17 +288,17 @@ def test_anthropic_messages_streams_tools_and_counts(claude: anthropic.Anthropic
 
 @both
 def test_anthropic_errors_timeouts_and_cancelled_streams(
-    daemon: Daemon, claude: anthropic.Anthropic, model: str
+    daemon: Daemon, anthropic_client: anthropic.Anthropic, model: str
 ) -> None:
     with pytest.raises(anthropic.NotFoundError) as unknown:
-        claude.messages.create(model=f"{model}-none", messages=ASK[1:], max_tokens=1)
+        anthropic_client.messages.create(model=f"{model}-none", messages=ASK[1:], max_tokens=1)
     assert unknown.value.type == "not_found_error"
     with pytest.raises(anthropic.BadRequestError):
-        claude.messages.create(model=model, messages=LONG, max_tokens=1)
+        anthropic_client.messages.create(model=model, messages=LONG, max_tokens=1)
     endless: dict[str, Any] = {"model": model, "messages": ASK[1:], "extra_body": {"ignore_eos": True}}
     with pytest.raises(anthropic.APITimeoutError):
-        claude.with_options(timeout=0.01).messages.create(**endless, max_tokens=200)
-    with claude.messages.stream(**endless, max_tokens=900) as stream:
+        anthropic_client.with_options(timeout=0.01).messages.create(**endless, max_tokens=200)
+    with anthropic_client.messages.stream(**endless, max_tokens=900) as stream:
         next(stream.text_stream)
     eventually(lambda: coming(daemon, model) == 0, within=5, what="both cancelled")
     eventually(lambda: decoding(daemon, model) == 0, within=30, what="both slots free")

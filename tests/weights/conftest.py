@@ -1,12 +1,15 @@
 """A cache in a temporary directory, and pip cut off from everything but what the test gives it."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from llmgw.clock import SystemClock
 from llmgw.units import Instant, Mono, Wall
+from llmgw.weights.api import WeightSource
 from llmgw.weights.cache import Cache
+from llmgw.weights.registry import by_scheme
 
 
 class HandClock(SystemClock):
@@ -29,6 +32,18 @@ def cache(tmp_path: Path, clock: HandClock) -> Cache:
     made = Cache(tmp_path / "cache", cluster_id="c1", clock=clock)
     made.open()
     return made
+
+
+@pytest.fixture
+def cache_with(tmp_path: Path) -> Callable[[WeightSource], Cache]:
+    """A cache that knows one kind of source."""
+
+    def make(source: WeightSource) -> Cache:
+        made = Cache(tmp_path / "cache", cluster_id="c1", clock=SystemClock(), sources=by_scheme((source,)))
+        made.open()
+        return made
+
+    return make
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import hashlib
 import importlib.util
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,14 @@ import fsspec
 import pytest
 
 from llmgw.catalog.spec import SecretRef, WeightsSpec
-from llmgw.clock import SystemClock
 from llmgw.errors import WeightsRefused, WeightsUnavailable
 from llmgw.units import Bytes
 from llmgw.weights import filesystems
+from llmgw.weights.api import WeightSource
 from llmgw.weights.cache import Cache
 from llmgw.weights.calls import Caller
 from llmgw.weights.filesystems import PACKAGES, Filesystems
-from llmgw.weights.registry import by_scheme, canonical_by, own_sources
+from llmgw.weights.registry import canonical_by, own_sources
 
 CONTENT = bytes(range(256)) * 12_000  # 3 MB
 
@@ -34,15 +34,8 @@ def bucket() -> Iterator[Any]:
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Cache:
-    made = Cache(
-        tmp_path / "cache",
-        cluster_id="c1",
-        clock=SystemClock(),
-        sources=by_scheme((Filesystems({"memory"}, first_wait=0.01),)),
-    )
-    made.open()
-    return made
+def cache(cache_with: Callable[[WeightSource], Cache]) -> Cache:
+    return cache_with(Filesystems({"memory"}, first_wait=0.01))
 
 
 async def get(cache: Cache, source: str, **more: Any) -> Path:

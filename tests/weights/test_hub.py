@@ -2,22 +2,21 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hub_server import Hub, serve_hub
 
 from llmgw.catalog.spec import SecretRef, WeightsSpec
-from llmgw.clock import SystemClock
 from llmgw.errors import WeightsRefused, WeightsUnavailable
 from llmgw.facts import Progress
 from llmgw.units import Bytes
 from llmgw.weights import hub as hub_source
+from llmgw.weights.api import WeightSource
 from llmgw.weights.cache import Cache
 from llmgw.weights.manifest import Manifest
 from llmgw.weights.naming import entry_name
-from llmgw.weights.registry import by_scheme
 
 LARGE = bytes(range(256)) * 4_000  # 1 MB: in LFS
 SMALL = b'{"a": 1}'
@@ -40,15 +39,8 @@ def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Cache:
-    made = Cache(
-        tmp_path / "cache",
-        cluster_id="c1",
-        clock=SystemClock(),
-        sources=by_scheme((hub_source.Hub(stall=5.0, first_wait=0.01),)),
-    )
-    made.open()
-    return made
+def cache(cache_with: Callable[[WeightSource], Cache]) -> Cache:
+    return cache_with(hub_source.Hub(stall=5.0, first_wait=0.01))
 
 
 def spec_of(hub: Hub, source: str, **more: object) -> WeightsSpec:

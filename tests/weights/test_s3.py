@@ -19,12 +19,11 @@ import pytest
 from servers import closed_port
 
 from llmgw.catalog.spec import WeightsSpec
-from llmgw.clock import SystemClock
 from llmgw.errors import WeightsRefused, WeightsUnavailable
 from llmgw.units import MIB, Bytes
+from llmgw.weights.api import WeightSource
 from llmgw.weights.cache import Cache
 from llmgw.weights.filesystems import Filesystems
-from llmgw.weights.registry import by_scheme
 
 pytestmark = pytest.mark.slow
 
@@ -34,6 +33,7 @@ import asyncio, sys
 from pathlib import Path
 from llmgw.catalog.spec import FetchLimits, WeightsSpec
 from llmgw.clock import SystemClock
+from llmgw.weights.api import WeightSource
 from llmgw.weights.cache import Cache
 cache = Cache(Path(sys.argv[1]), cluster_id="c1", clock=SystemClock())
 cache.open()
@@ -112,15 +112,8 @@ def put(line: Line, bucket: str, files: dict[str, bytes]) -> None:
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Cache:
-    made = Cache(
-        tmp_path / "cache",
-        cluster_id="c1",
-        clock=SystemClock(),
-        sources=by_scheme((Filesystems({"s3"}, first_wait=0.01),)),
-    )
-    made.open()
-    return made
+def cache(cache_with: Callable[[WeightSource], Cache]) -> Cache:
+    return cache_with(Filesystems({"s3"}, first_wait=0.01))
 
 
 async def get(cache: Cache, source: str, **more: Any) -> Path:
