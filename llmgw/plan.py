@@ -30,6 +30,7 @@ class Reason(StrEnum):
     # why a replica is stopped
     REMOVED = "model removed"
     CHANGED = "spec changed"
+    DRAFT_GONE = "its draft cannot run on its node any more"
     SYSTEM_STOPPED = "stopped by the operator"
     PRESSURE = "memory pressure"
     DUPLICATE = "one too many"

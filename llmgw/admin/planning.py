@@ -31,7 +31,7 @@ from llmgw.schedule.think import Known
 from llmgw.units import Bytes
 from llmgw.weights.naming import canonical, is_local
 
-_KINDS: Mapping[Reason, str] = {Reason.CHANGED: "replace", Reason.NODE_DRAINED: "drain"}
+_KINDS: Mapping[Reason, str] = {Reason.CHANGED: "replace", Reason.DRAFT_GONE: "replace", Reason.NODE_DRAINED: "drain"}
 """What a stop is called whose model is launched anew. Any other is a move."""
 
 _FOR_GOOD = frozenset({Reason.SCALED_DOWN, Reason.DUPLICATE, Reason.NOT_WANTED, Reason.IDLE})

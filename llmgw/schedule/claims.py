@@ -97,6 +97,7 @@ class _Sorting:
         self._levels = levels
         self._filters = filters
         self._found = Sorted()
+        self._there: set[tuple[ModelName, NodeName]] = set()  #: live replicas' models, and where
         self._drained = {node for node, cordon in observed.cordons.items() if cordon.drain}
         self._drafts = {
             profile.draft_model
@@ -107,6 +108,7 @@ class _Sorting:
 
     def run(self) -> Sorted:
         found, live = self._found, self._live()
+        self._there = {(name, fact.node) for name, facts in live.items() for fact in facts}
         self._drafts |= {fact.draft for facts in live.values() for fact in facts if fact.draft is not None}
         for name in live.keys() - self._catalog.models.keys():
             for fact in live[name]:
@@ -201,10 +203,17 @@ class _Sorting:
         beside = (model.name, fact.node) in self._found.drafting  # a companion goes when its primaries are gone
         if not beside and (fact.node in self._drained or not self._filters.allowed(model, fact.node)):
             return False
+        if self._has_no_draft(fact):
+            return False
         if fact.launched is None or fact.level is Level.FULL:
             return True
         shrunk = self._levels.get((fact.spec, fact.level))
         return shrunk is None or spec_digest(model.name, shrunk) == fact.launched
+
+    def _has_no_draft(self, fact: ReplicaFact) -> bool:
+        """Its companion is gone, and its node's engines or devices let none come back: it has to be had elsewhere."""
+        draft = None if fact.draft is None else self._catalog.models.get(fact.draft)
+        return draft is not None and (draft.name, fact.node) not in self._there and self._filters.bars(draft, fact.node)
 
     def _preference(
         self, fact: ReplicaFact, specs: Mapping[SpecDigest, tuple[int, ProfileSpec]]
@@ -214,7 +223,9 @@ class _Sorting:
         return (fact.phase is not Phase.READY, replaced, specs[fact.spec][0], fact.level.depth, fact.since, fact.id)
 
     def _old_reason(self, fact: ReplicaFact) -> Reason:
-        return Reason.NODE_DRAINED if fact.node in self._drained else Reason.CHANGED
+        if fact.node in self._drained:
+            return Reason.NODE_DRAINED
+        return Reason.DRAFT_GONE if self._has_no_draft(fact) else Reason.CHANGED
 
     def _stay(self, fact: ReplicaFact, model: ModelSpec, wish: Wish, *, companion: bool = False) -> Resident:
         observed, now = self._observed, self._now.wall

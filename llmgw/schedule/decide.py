@@ -379,6 +379,8 @@ class _Pass:
             self._nodes.settle(place, draft.model)
             self._filters.will_fetch(draft.profile, place.name)
             self._launch_draft(draft, place, primaries[0].model.name)
+        elif self._filters.bars(self._catalog.models[name], place.name):
+            self._plan.wait(name, f"cannot run on {place.name}, beside {primaries[0].model.name}")
         else:
             self._plan.wait(name, FREEING)
 

@@ -74,6 +74,10 @@ class Filters:
             return Rejection(node=node, reason=Reason.DEVICES, detail=detail)
         return None
 
+    def bars(self, model: ModelSpec, node: NodeName) -> bool:
+        """Whether the node's engines or devices rule out every profile of the model."""
+        return all(self.unable(profile, node) is not None for profile in model.profiles)
+
     def no_disk(self, node: NodeName, *profiles: ProfileSpec) -> Rejection | None:
         """Whether what is missing of the weights of these, all of them, would not fit, beside what is under way."""
         missing = {spec.source: spec.expected or 0 for profile in profiles for spec in self.missing(profile, node)}

@@ -835,6 +835,24 @@ def test_a_primary_that_has_to_move_waits_for_a_draft_of_its_new_place() -> None
     assert plan.waiting["main"] == "waiting for its draft draft"
 
 
+def test_a_primary_whose_draft_can_never_come_back_to_its_node_goes_where_both_can_run() -> None:
+    broken = (EngineFact(name=CPU, version="1"), EngineFact(name=GPU, why="no driver"))
+    fleet = Fleet(node("a", device("g"), engines=broken))
+    fleet.has(gpu_model("draft", scaling=ScalingSpec(min=0, max=0)), 2)
+    primary = fleet.has(cpu_model("main", draft_model=ModelName("draft")), 4)
+    fleet.runs(primary, "a", id="p")
+    alone = fleet.plan()
+    assert (alone.launches, alone.stops) == ((), ()), "without another place it serves on"
+    assert alone.waiting["draft"] == "cannot run on a, beside main"
+    fleet.nodes[NodeName("b")] = node("b", device("h"))
+    first = fleet.plan()
+    assert (where(first), first.stops) == ({"draft": ["b"]}, ()), "it serves until the other does"
+    fleet.runs(fleet.models[ModelName("draft")], "b", "h", id="d")
+    assert where(fleet.plan()) == {"main": ["b"]}
+    fleet.runs(primary, "b", id="q")
+    assert stopped(fleet.plan()) == {"p": Reason.DRAFT_GONE}
+
+
 def test_a_primary_and_its_draft_need_disk_for_the_weights_of_both() -> None:
     weights = {name: WeightsSpec(source=f"pypi://d==1/{name}.gguf", size=gib(5)) for name in ("draft", "main")}
     fleet = Fleet(node("n", disk=8))
