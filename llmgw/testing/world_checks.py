@@ -130,8 +130,9 @@ def _is_reserved(known: Known, fact: ReplicaFact, spec: ModelSpec, now: Instant)
     if ask is None or not spec.scaling.on_demand or not known.held.get(fact.model):
         return False
     mine = [observed.last_used.get(one.id, Wall(0)) for one in observed.replicas.values() if one.model == fact.model]
-    served = max([*mine, ask.used or Wall(0)]) >= ask.asked
-    return not served and now.wall - ask.asked <= known.catalog.cluster.gateway.cold_start_timeout
+    asked, used = (min(stamp, now.wall) for stamp in (ask.asked, max([*mine, ask.used or Wall(0)])))
+    served = used >= asked  # where the clock was set back, both count as now: nobody knows which came first
+    return not served and now.wall - asked <= known.catalog.cluster.gateway.cold_start_timeout
 
 
 def _drained(observed: Observed, node: NodeName) -> bool:
