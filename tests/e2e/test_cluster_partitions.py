@@ -69,7 +69,7 @@ def test_an_agent_that_is_cut_off_is_replaced_and_drained_when_it_is_back(
             eventually(lambda: not living(cut), within=40, what="what was replaced gone")
         assert set(load.answers) == {200}, load.answers
         assert load.longest < SILENCE + 2, "requests that were on their way to it waited for the network"
-        assert nodes_of(controller) == ["n2", "n2"]
+        eventually(lambda: nodes_of(controller) == ["n2", "n2"], what="the controller's word of it")
         assert len(living(cut, other)) == 2
         eventually(lambda: "silent" not in controller.cli("status"), what="it is back")
 
