@@ -7,7 +7,7 @@ ceiling bounds the sum.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from math import inf, nextafter
 from typing import Final
@@ -16,12 +16,14 @@ from llmgw.catalog import windows
 from llmgw.catalog.spec import Catalog, ClusterSpec, ModelSpec, ScalingSpec, Window
 from llmgw.facts import Ask, Observed, Phase, ReplicaFact
 from llmgw.ids import ModelName
+from llmgw.memo import Once
 from llmgw.plan import Reason, Wish
 from llmgw.units import Instant, Seconds, Wall, format_seconds
 
 SOON: Final = 5.0
 """Seconds after an ask within which the gateway's count of who waits has come, also from afar."""
 _NOT_ASKED: Final = "on demand, and not asked for"
+_NO_CLOCK: Final = datetime.fromtimestamp(0, UTC)
 _WINDOWS: Final = 4  #: windows of a model that are told of in a line
 _IN_USE: Final = frozenset((Phase.PLACING, Phase.FETCHING, Phase.STARTING, Phase.READY))
 """A replica that drains answers what it has, and no more: that says nothing about who is waited for."""
@@ -91,18 +93,20 @@ def desired(
         why, reason = "stopped by the operator", Reason.SYSTEM_STOPPED
         return tuple(Wish(model=name, count=0, why=why, reason=reason) for name in sorted(catalog.models))
     asks, extra, running = asks or {}, extra or {}, running or {}
-    return tuple(
-        _held(name, running.get(name, 0))
-        if catalog.models[name].suspend
-        else _wish(name, bounds, asks.get(name), extra.get(name, 0))
-        for name, bounds in all_bounds(catalog, asks, now.wall, fallbacks, held).items()
-    )
+    resting = _all_at_rest(catalog)
+    wishes = dict(resting.wishes)
+    stirred = _stirred(catalog, asks, now.wall, fallbacks, held)
+    for name in (stirred.keys() | extra.keys()) & wishes.keys():
+        wishes[name] = _wish(name, stirred.get(name) or resting.bounds[name], asks.get(name), extra.get(name, 0))
+    for name in resting.suspended:
+        wishes[name] = _held(name, running.get(name, 0))
+    return tuple(wishes.values())
 
 
 def next_due(catalog: Catalog, asks: Mapping[ModelName, Ask], now: Instant) -> Wall | None:
     """When the wishes change though nothing happens: a window begins or ends, an idle time-out or a wait is over."""
     cluster, local = catalog.cluster, windows.at(now.wall, catalog.cluster.time_zone)
-    changes = {spec.scaling.windows for spec in catalog.models.values() if spec.scaling.windows}
+    changes = {catalog.models[name].scaling.windows for name in _all_at_rest(catalog).clocked}
     begins = (windows.next_change(each, local) for each in changes)
     due = [at.timestamp() for at in begins if at is not None]
     for name, ask in asks.items():
@@ -123,9 +127,54 @@ def all_bounds(
     held: Mapping[ModelName, int] | None = None,
 ) -> Mapping[ModelName, Bounds]:
     """The bounds of every model, in name order. Scaling and wishes must agree on them."""
+    return {**_all_at_rest(catalog).bounds, **_stirred(catalog, asks, now, fallbacks, held)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AtRest:
+    """A catalog while nobody asks for anything, in name order. `clocked`: models whose bounds the clock changes."""
+
+    bounds: Mapping[ModelName, Bounds]
+    wishes: Mapping[ModelName, Wish]
+    clocked: frozenset[ModelName]
+    suspended: frozenset[ModelName]
+
+
+def _rest(catalog: Catalog) -> _AtRest:
+    """What takes the time of a pass over a large catalog: made once for each model, put together once for each catalog.
+    Of a model with windows it is what nobody asks for."""
+    pairs = {name: _at_rest(catalog.models[name]) for name in sorted(catalog.models)}
+    return _AtRest(
+        bounds={name: bounds for name, (bounds, _) in pairs.items()},
+        wishes={name: wish for name, (_, wish) in pairs.items()},
+        clocked=frozenset(name for name in pairs if catalog.models[name].scaling.windows),
+        suspended=frozenset(name for name in pairs if catalog.models[name].suspend),
+    )
+
+
+_all_at_rest: Final = Once(_rest, most=4)
+
+
+def _model_at_rest(model: ModelSpec) -> tuple[Bounds, Wish]:
+    # Neither the cluster's settings nor the time say anything of a model that nobody asks for, and that has no windows.
+    bounds = _bounds(model, ClusterSpec(), None, False, _NO_CLOCK, Wall(0), False)
+    return bounds, _wish(model.name, bounds, None, 0)
+
+
+_at_rest: Final = Once(_model_at_rest)
+
+
+def _stirred(
+    catalog: Catalog,
+    asks: Mapping[ModelName, Ask],
+    now: Wall,
+    fallbacks: Collection[ModelName],
+    held: Mapping[ModelName, int] | None,
+) -> dict[ModelName, Bounds]:
+    """Of the models that are asked for, stand in for others, or have windows: all that are not at rest."""
     cluster, local = catalog.cluster, windows.at(now, catalog.cluster.time_zone)
     found: dict[ModelName, Bounds] = {}
-    for name in sorted(catalog.models):
+    for name in (_all_at_rest(catalog).clocked | asks.keys() | set(fallbacks)) & catalog.models.keys():
         ask = None if name not in asks else _clamped(asks[name], now)
         waited = ask is not None and _waits(ask, None if held is None else held.get(name, 0), cluster, now)
         found[name] = _bounds(catalog.models[name], cluster, ask, waited, local, now, name in fallbacks)

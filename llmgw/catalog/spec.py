@@ -20,6 +20,7 @@ from llmgw.ids import (
     SpecDigest,
     short_hash,
 )
+from llmgw.memo import Once
 from llmgw.units import GIB, MIB, Bytes, Seconds
 
 
@@ -393,6 +394,14 @@ def spec_digest(model: ModelName, profile: ProfileSpec) -> SpecDigest:
         _digests.clear()
     _digests[id(profile)] = (profile, model, digest)
     return digest
+
+
+def _specs(catalog: Catalog) -> Mapping[SpecDigest, tuple[ModelSpec, ProfileSpec]]:
+    return {spec_digest(model.name, one): (model, one) for model in catalog.models.values() for one in model.profiles}
+
+
+specs_of: Final = Once(_specs, most=4)
+"""Every profile of a catalog with its model, by what is launched of it. Once for each catalog."""
 
 
 def _content(value: Any) -> Any:

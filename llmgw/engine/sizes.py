@@ -49,30 +49,56 @@ class Sizes:
         self._catalog: Catalog | None = None
         self._cases: dict[ModelName, tuple[ModelSpec, tuple[_Case, ...]]] = {}
         self._sources: frozenset[str] = frozenset()
+        self._seen: dict[str, object] = {}  #: by source, what nodes had of it
+        self._sized = Sized()
 
     def of(self, catalog: Catalog, reports: Iterable[NodeReport]) -> Sized:
-        """Of every profile of the catalog, by the weights found on any of the nodes."""
+        """Of every profile of the catalog, by the weights found on any of the nodes. The same object as before, as long
+        as nothing differs."""
+        asked: list[_Case] = []
+        gone: set[SpecDigest] = set()
         if catalog is not self._catalog:
-            self._take(catalog)
+            asked, gone = self._take(catalog)
         index = _indexed(reports, self._sources)
-        footprints: dict[tuple[SpecDigest, Level], Footprint] = {}
-        levels: dict[tuple[SpecDigest, Level], ProfileSpec] = {}
-        for _, cases in self._cases.values():
-            for case in cases:
-                case.refresh(index, self._engines)
-                footprints.update(case.footprints)
-                levels.update(case.levels)
+        before, self._seen = self._seen, {source: _content(facts) for source, facts in index.items()}
+        if before != self._seen:
+            moved = {name for name in before.keys() | self._seen.keys() if before.get(name) != self._seen.get(name)}
+            every = (case for _, cases in self._cases.values() for case in cases)
+            asked += [case for case in every if not moved.isdisjoint(case.sources)]
+        for case in asked:
+            case.refresh(index, self._engines)
+        if asked or gone:
+            self._sized = self._with(asked, gone)
+        return self._sized
+
+    def _with(self, asked: Iterable["_Case"], gone: Iterable[SpecDigest]) -> Sized:
+        """What is known, with what was asked anew and without what went."""
+        footprints, levels = dict(self._sized.footprints), dict(self._sized.levels)
+        for spec in (*gone, *(case.spec for case in asked)):
+            for level in Level:
+                footprints.pop((spec, level), None)
+                levels.pop((spec, level), None)
+        for case in asked:
+            footprints.update(case.footprints)
+            levels.update(case.levels)
         return Sized(footprints=footprints, levels=levels)
 
-    def _take(self, catalog: Catalog) -> None:
+    def _take(self, catalog: Catalog) -> tuple[list["_Case"], set[SpecDigest]]:
+        """The cases that are new, and the specs of those that went."""
         before, self._cases = self._cases, {}
+        fresh: list[_Case] = []
         for name, model in catalog.models.items():
             known, cases = before.get(name, (None, ()))
             if known != model:
                 cases = tuple(self._case(model, profile) for profile in model.profiles)
+                fresh += cases
+            else:
+                before.pop(name)
             self._cases[name] = (model, cases)
-        self._sources = frozenset(s for _, cases in self._cases.values() for case in cases for s in case.sources)
+        if fresh or before:
+            self._sources = frozenset(s for _, cases in self._cases.values() for case in cases for s in case.sources)
         self._catalog = catalog
+        return fresh, {case.spec for _, cases in before.values() for case in cases}
 
     def _case(self, model: ModelSpec, profile: ProfileSpec) -> "_Case":
         engine = self._engines.get(profile.engine)
@@ -86,7 +112,7 @@ class _Case:
     """One profile and what it may be shrunk to, with the answers for the weights that were there last time."""
 
     def __init__(self, spec: SpecDigest, full: ProfileSpec, shrunk: tuple[tuple[Level, ProfileSpec], ...]) -> None:
-        self._spec = spec
+        self.spec = spec
         self._full = full
         self._shrunk = shrunk
         everything = (full, *(profile for _, profile in shrunk))
@@ -98,18 +124,18 @@ class _Case:
         self.levels: dict[tuple[SpecDigest, Level], ProfileSpec] = {}
 
     def refresh(self, index: _Index, engines: Mapping[EngineName, Engine]) -> None:
-        seen = [[(f.entry, f.size, f.sha256, f.metadata) for f in index.get(source, ())] for source in self.sources]
+        seen = [_content(index.get(source, ())) for source in self.sources]
         if seen == self._seen:
             return
         self._seen, self.footprints, self.levels = seen, {}, {}
         above = _footprint(self._full, Level.FULL, index, engines)
         if above is None:
             return
-        self.footprints[self._spec, Level.FULL] = above
+        self.footprints[self.spec, Level.FULL] = above
         for level, profile in self._shrunk:
             size = self._size(profile, level, index, engines)
             if size is not None and (size.host < above.host or size.device < above.device):
-                self.footprints[self._spec, level], self.levels[self._spec, level] = size, profile
+                self.footprints[self.spec, level], self.levels[self.spec, level] = size, profile
                 above = size
 
     def _size(
@@ -173,6 +199,11 @@ def _estimate(
     if not known or len(known) < len(sizes):
         return None
     return guess_of(sum(known), devices=profile.devices)
+
+
+def _content(facts: Iterable[WeightsFact]) -> list[object]:
+    """What answers depend on."""
+    return [(fact.entry, fact.size, fact.sha256, fact.metadata) for fact in facts]
 
 
 def _indexed(reports: Iterable[NodeReport], sources: frozenset[str]) -> dict[str, tuple[WeightsFact, ...]]:

@@ -10,6 +10,7 @@ from llmgw.catalog.spec import Catalog, ModelSpec, ProfileSpec, spec_digest
 from llmgw.errors import StaleRevision
 from llmgw.facts import Ask, Event, Level, Measured, Phase, RecoveryRecord, ReplicaFact
 from llmgw.ids import ModelName, NodeName, ReplicaId, SpecDigest
+from llmgw.memo import Kept
 from llmgw.plan import Assignment, Endpoint, Launch, ModelStatus, Plan, Stop, Want
 from llmgw.reconcile.observe import Seen
 from llmgw.schedule.think import Known, Thought
@@ -52,10 +53,17 @@ async def apply(store: Store, plan: Plan, seen: Seen, catalog: Catalog, now: Ins
 
 async def write_statuses(store: Store, statuses: Sequence[ModelStatus]) -> None:
     """Each model's status, and none of models that left."""
-    wanted = {keys.explain(status.model): encode(status) for status in statuses}
+    wanted = {put.key: put for put in (_told.of(status.model, status) for status in statuses)}
     present = {entry.key: entry.value for entry in (await store.list(keys.EXPLAIN)).entries}
-    changed = [Put(key, value) for key, value in wanted.items() if present.get(key) != value]
+    changed = [put for key, put in wanted.items() if present.get(key) != put.value]
     await write_all(store, [*changed, *(Delete(key) for key in present.keys() - wanted.keys())])
+
+
+def _telling(status: ModelStatus) -> Put:
+    return Put(keys.explain(status.model), encode(status))
+
+
+_told: Final[Kept[ModelName, Put]] = Kept(_telling)
 
 
 async def write_recovery(store: Store, records: Mapping[tuple[SpecDigest, NodeName], RecoveryRecord | None]) -> None:

@@ -15,7 +15,7 @@ from llmgw.engine.sizes import Sizes
 from llmgw.errors import LlmgwError, RetryableError
 from llmgw.facts import Action, Event, Level, Observed, RecoveryRecord
 from llmgw.ids import ModelName, NodeName, SpecDigest
-from llmgw.plan import ModelState, ModelStatus, Rollout
+from llmgw.plan import ModelStatus, Rollout
 from llmgw.reconcile import dispatch, measured, rollouts, status
 from llmgw.reconcile.decoded import Decoded
 from llmgw.reconcile.forgetting import forget_nodes
@@ -92,8 +92,8 @@ class Controller:
         self._liveness = liveness or Liveness(follows=True)
         self._decider = Decider()
         self._effective = rollouts.Effective()
-        self._states: dict[ModelName, ModelState] = {}
-        self._stand_ins: dict[ModelName, ModelName] = {}
+        self._told: dict[ModelName, ModelStatus] = {}  #: by the last pass
+        self._stand_ins: frozenset[ModelName] = frozenset()  #: models that others serve for
         self._braked = False
         self._offset: float | None = None  #: of the wall clock against the one that only runs on
         self._unkept: _Records = {}  #: records that the disk would not take yet
@@ -147,7 +147,7 @@ class Controller:
         if await self._measure(seen, catalog, now):
             seen = await self._observe(catalog, now)
         seen = replace(seen, rollouts=rolling)
-        known = seen.known(catalog, settled=self._settled(catalog, now), covered=frozenset(self._stand_ins))
+        known = seen.known(catalog, settled=self._settled(catalog, now), covered=self._stand_ins)
         thought = think(known, now, decider=self._decider)
         await self._remember(known, thought, now)
         await dispatch.apply(self._store, thought.plan, seen, catalog, now, self._record)
@@ -246,16 +246,18 @@ class Controller:
 
     def _report_changes(self, seen: Seen, told: Iterable[ModelStatus], now: Instant) -> None:
         """An event for each model whose state changed since the last pass, or that another begins to serve for."""
-        current = {item.model: item for item in told}
-        for model, item in current.items():
-            if self._states.get(model) != item.state:
+        before, self._told = self._told, {item.model: item for item in told}
+        for model, item in self._told.items():
+            was = before.get(model)
+            if was is item:
+                continue
+            if was is None or was.state != item.state:
                 self._record(_event(now, model, str(item.state), item.reason))
-            before = self._stand_ins.get(model)
-            if item.fallback != before:
-                text = f"{item.fallback} serves in its place" if item.fallback else f"served by {before} no more"
+            covered = None if was is None else was.fallback
+            if item.fallback != covered:
+                text = f"{item.fallback} serves in its place" if item.fallback else f"served by {covered} no more"
                 self._record(_event(now, model, "fallback", text))
-        self._states = {model: item.state for model, item in current.items()}
-        self._stand_ins = {model: item.fallback for model, item in current.items() if item.fallback is not None}
+        self._stand_ins = frozenset(item.model for item in self._told.values() if item.fallback is not None)
         if seen.braked != self._braked:
             self._braked = seen.braked
             silent = ", ".join(sorted(seen.observed.unreachable))

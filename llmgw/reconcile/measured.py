@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from llmgw.catalog.spec import Catalog, ProfileSpec, RecoverySettings, spec_digest
+from llmgw.catalog.spec import Catalog, ProfileSpec, RecoverySettings, specs_of
 from llmgw.facts import Event, Footprint, Level, Measured, Phase, ReplicaFact
-from llmgw.ids import ModelName, NodeName, SpecDigest
+from llmgw.ids import NodeName, SpecDigest
 from llmgw.units import MIB, Bytes, Instant, Seconds, format_bytes
 
 Key = tuple[SpecDigest, NodeName]
@@ -53,7 +53,9 @@ def account(
             if after != before:
                 changes[key] = after
     kept = {**known, **{key: one for key, one in changes.items() if one is not None}}
-    wanted = {spec for spec, _, _ in _profiles(catalog)}
+    if not kept:
+        return changes
+    wanted = specs_of(catalog)
     by_age = sorted(kept, key=lambda key: (key[0] in wanted, kept[key].at, key))
     surplus = set(by_age[: max(0, len(by_age) - MOST)])
     old = {key for key in kept if key[0] not in wanted and now.since(kept[key].at) > FORGOTTEN_AFTER}
@@ -64,16 +66,17 @@ def warnings(known: Mapping[Key, Measured], catalog: Catalog, now: Instant) -> t
     """Peaks above their declarations that were not told yet: what to remember having told, and the telling."""
     told: dict[Key, Measured] = {}
     events: list[Event] = []
-    profiles = {spec: (model, profile) for spec, model, profile in _profiles(catalog)}
     for key, one in sorted(known.items()):
-        model, profile = profiles.get(key[0], (None, None))
+        model, profile = specs_of(catalog).get(key[0], (None, None))
         if model is None or profile is None or profile.memory is None:
             continue
         text = _exceeds(one, profile)
         if text and one.warned_for != profile.memory:
             told[key] = replace(one, warned_for=profile.memory)
             message = f"profile {profile.name} on {key[1]}: {text}: raise it, or leave it out to have this counted"
-            events.append(Event(at=now.wall, subject=f"model/{model}", reason="memory underdeclared", message=message))
+            events.append(
+                Event(at=now.wall, subject=f"model/{model.name}", reason="memory underdeclared", message=message)
+            )
     return told, events
 
 
@@ -117,9 +120,3 @@ def _compared(what: str, seen: int, declared: int) -> str:
     if seen <= declared:
         return ""
     return f"it took {format_bytes(seen)} of {what}memory at its peak, declared are {format_bytes(declared)}"
-
-
-def _profiles(catalog: Catalog) -> Iterable[tuple[SpecDigest, ModelName, ProfileSpec]]:
-    for model in catalog.models.values():
-        for profile in model.profiles:
-            yield spec_digest(model.name, profile), model.name, profile

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from llmgw.catalog.spec import Catalog, spec_digest
+from llmgw.catalog.spec import Catalog, specs_of
 from llmgw.engine.sizes import Sizes
 from llmgw.facts import (
     Ask,
@@ -22,6 +22,7 @@ from llmgw.facts import (
     Usage,
 )
 from llmgw.ids import ModelName, NodeName, ReplicaId, SpecDigest
+from llmgw.memo import Kept
 from llmgw.plan import Assignment, Levels, Rollout, Stopped, Want
 from llmgw.reconcile import measured as measuring
 from llmgw.reconcile.decoded import Decoded
@@ -126,9 +127,17 @@ async def observe(
 
 
 def suspended(catalog: Catalog, names: Collection[ModelName]) -> Catalog:
-    """The catalog with those models suspended, whatever it says of them itself."""
-    found = {name: replace(catalog.models[name], suspend=True) for name in names if name in catalog.models}
-    return replace(catalog, models={**catalog.models, **found}) if found else catalog
+    """The catalog with those models suspended, whatever it says of them itself: the same object as long as it is so."""
+    found = frozenset(names) & catalog.models.keys()
+    return _suspended.of("", catalog, found) if found else catalog
+
+
+def _with_suspended(catalog: Catalog, names: Collection[ModelName]) -> Catalog:
+    found = {name: replace(catalog.models[name], suspend=True) for name in names}
+    return replace(catalog, models={**catalog.models, **found})
+
+
+_suspended: Final[Kept[str, Catalog]] = Kept(_with_suspended, most=1)
 
 
 async def _alive(store: Store) -> frozenset[NodeName]:
@@ -182,10 +191,9 @@ def measured_footprints(
     catalog: Catalog, measured: Mapping[tuple[SpecDigest, NodeName], Measured]
 ) -> dict[tuple[SpecDigest, NodeName], Footprint]:
     """What was measured, of the profiles that the catalog has and that declare nothing themselves."""
-    profiles = {spec_digest(model.name, one): one for model in catalog.models.values() for one in model.profiles}
     found: dict[tuple[SpecDigest, NodeName], Footprint] = {}
     for (spec, node), one in measured.items():
-        profile = profiles.get(spec)
+        _, profile = specs_of(catalog).get(spec, (None, None))
         if profile is not None and profile.memory is None and (seen := measuring.footprint(one, profile)) is not None:
             found[spec, node] = seen
     return found

@@ -24,6 +24,7 @@ from llmgw.engine.manager import Engines
 from llmgw.errors import CatalogInvalid, LlmgwError, RetryableError
 from llmgw.facts import Event
 from llmgw.ids import Revision
+from llmgw.memo import Once
 from llmgw.plan import Endpoint
 from llmgw.reconcile.earlier import Earlier
 from llmgw.reconcile.gate import judge
@@ -39,7 +40,6 @@ from llmgw.store.codec import decode, encode, encode_shared
 from llmgw.store.follow import follow as follow_store
 from llmgw.store.follow import listed
 from llmgw.store.histories import decode_entry, encode_entry
-from llmgw.store.once import Once
 from llmgw.store.values import Applied, HistoryEntry, Pinned
 from llmgw.units import Instant
 from llmgw.weights.naming import canonical

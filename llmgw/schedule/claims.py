@@ -12,6 +12,7 @@ from typing import Final
 from llmgw.catalog.spec import Catalog, ModelSpec, ProfileSpec, spec_digest
 from llmgw.facts import Level, Observed, Phase, ReplicaFact
 from llmgw.ids import ModelName, NodeName, ReplicaId, SpecDigest
+from llmgw.memo import Once
 from llmgw.plan import Levels, Reason, Stop, Wish
 from llmgw.schedule.filters import Filters
 from llmgw.schedule.nodes import Resident, resident_costs
@@ -80,6 +81,14 @@ def sort_out(
     return _Sorting(wishes, catalog, observed, now, levels, filters).run()
 
 
+def _named_drafts(catalog: Catalog) -> frozenset[ModelName]:
+    profiles = (profile for model in catalog.models.values() for profile in model.profiles)
+    return frozenset(profile.draft_model for profile in profiles if profile.draft_model is not None)
+
+
+_drafts_of: Final = Once(_named_drafts, most=4)
+
+
 class _Sorting:
     def __init__(
         self,
@@ -99,12 +108,7 @@ class _Sorting:
         self._found = Sorted()
         self._there: set[tuple[ModelName, NodeName]] = set()  #: live replicas' models, and where
         self._drained = {node for node, cordon in observed.cordons.items() if cordon.drain}
-        self._drafts = {
-            profile.draft_model
-            for model in catalog.models.values()
-            for profile in model.profiles
-            if profile.draft_model is not None
-        }
+        self._drafts = set(_drafts_of(catalog))
 
     def run(self) -> Sorted:
         found, live = self._found, self._live()
@@ -113,9 +117,11 @@ class _Sorting:
         for name in live.keys() - self._catalog.models.keys():
             for fact in live[name]:
                 self._stop(fact, Reason.REMOVED)
-        primaries = [name for name in self._catalog.models if name not in self._drafts]
-        for name in (*primaries, *sorted(self._drafts & self._catalog.models.keys())):  # drafts last: who needs them?
-            self._sort_model(self._catalog.models[name], live.get(name, []))
+        models = self._catalog.models
+        stirred = live.keys() | {wish.model for wish in self._wishes.values() if wish.count}
+        primaries = [name for name in models if name in stirred and name not in self._drafts]
+        for name in (*primaries, *sorted(self._drafts & models.keys())):  # drafts last: who needs them?
+            self._sort_model(models[name], live.get(name, []))
         self._link_drafts()
         found.claims.sort(key=lambda claim: claim.order)
         return found

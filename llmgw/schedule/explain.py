@@ -1,14 +1,15 @@
 """Each model's story in short: one `ModelStatus`, for status and for the gateway's answer."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from llmgw.catalog.spec import Catalog, ModelSpec, ProfileSpec, spec_digest
+from llmgw.catalog.spec import Catalog, ModelSpec, ProfileSpec, spec_digest, specs_of
 from llmgw.facts import Footprint, Level, Observed, Phase, RecoveryRecord, ReplicaFact
 from llmgw.ids import ModelName, SpecDigest
-from llmgw.plan import Launch, Levels, ModelState, ModelStatus, Plan, Unschedulable, Wish
+from llmgw.memo import Kept
+from llmgw.plan import Launch, Levels, ModelState, ModelStatus, Plan, Rejection, Unschedulable, Wish
 from llmgw.units import Wall
 
 NO_LEVELS: Final[Levels] = MappingProxyType({})
@@ -34,15 +35,15 @@ class _Story:
 
     model: ModelSpec
     wish: Wish
-    kept: Sequence[ReplicaFact]  #: the best first
-    newest: ReplicaFact | None  #: that holds memory, kept or not
-    launches: Sequence[Launch]
-    refused: Unschedulable | None
-    waiting: str | None
-    record: RecoveryRecord | None  #: of the last failure
-    fallback: ModelName | None
+    kept: Sequence[ReplicaFact] = ()  #: the best first
+    newest: ReplicaFact | None = None  #: that holds memory, kept or not
+    launches: Sequence[Launch] = ()
+    refused: Unschedulable | None = None
+    waiting: str | None = None
+    record: RecoveryRecord | None = None  #: of the last failure
+    fallback: ModelName | None = None
     gave_way: bool = False
-    specs: Sequence[SpecDigest] = field(default=())
+    specs: Sequence[SpecDigest] = ()
 
     @property
     def ready(self) -> int:
@@ -86,11 +87,23 @@ class _Stories:
                 self._records[spec] = record
 
     def tell(self, wishes: Sequence[Wish]) -> tuple[ModelStatus, ...]:
+        models, stirred = self._catalog.models, self._stirred()
+        sizes = _sizes.of("", self._catalog, self._observed.footprints)
         return tuple(
-            self._status(self._story(self._catalog.models[wish.model], wish))
+            self._status(self._story(models[wish.model], wish))
+            if wish.model in stirred
+            else _at_rest.of(wish.model, models[wish.model], wish, self._stopped, sizes.get(wish.model))
             for wish in wishes
-            if wish.model in self._catalog.models
+            if wish.model in models
         )
+
+    def _stirred(self) -> set[ModelName]:
+        """The models that there is more to tell of than what is wished."""
+        plan, known = self._plan, specs_of(self._catalog) if self._records else {}
+        return {known[spec][0].name for spec in self._records if spec in known}.union(
+            plan.keep, plan.waiting, plan.gave_way, plan.against,
+            self._newest, self._launches, self._refused, self._instead,
+        )  # fmt: skip
 
     def _story(self, model: ModelSpec, wish: Wish) -> _Story:
         specs = [spec_digest(model.name, profile) for profile in model.profiles]
@@ -110,31 +123,13 @@ class _Stories:
         )
 
     def _status(self, story: _Story) -> ModelStatus:
-        state, reason = _state(story, stopped=self._stopped)
         shown, record = story.shown, story.record
-        return ModelStatus(
-            model=story.model.name,
-            state=state,
-            reason=reason,
-            wanted=story.wish.count,
-            replica=shown.id if shown else None,
-            profile=shown.profile if shown else None,
-            since=shown.since if shown else record.last.at if record else Wall(0),
-            progress=shown.progress if shown else None,
-            retry_at=record.retry_at if record and not (story.kept or story.launches) else None,
-            attempts=record.attempts + record.delays if record else 0,
-            revision=shown.revision if shown else None,
-            rejections=story.refused.rejections if story.refused else self._plan.against.get(story.model.name, ()),
-            why=story.wish.why,
-            footprint=shown.footprint if shown and shown.footprint else self._footprint(story),
-            replicas=tuple(fact.id for fact in story.kept),
-            ready=story.ready,
-            level=shown.level if shown else record.level if record else Level.FULL,
+        return _told(
+            story,
+            stopped=self._stopped,
+            size=shown.footprint if shown and shown.footprint else self._footprint(story),
             shrunk=self._shrunk(story) if shown is None and record else None,
-            action=record.action if record else None,
-            fallback=story.fallback,
-            asked=story.wish.asked,
-            outdated=0 if story.wish.held else sum(fact.spec not in story.specs for fact in story.kept),
+            against=story.refused.rejections if story.refused else self._plan.against.get(story.model.name, ()),
         )
 
     def _shrunk(self, story: _Story) -> ProfileSpec | None:
@@ -153,6 +148,64 @@ class _Stories:
             if (known := self._observed.footprints.get((spec, level))) is not None:
                 return known
         return None
+
+
+def _told(
+    story: _Story,
+    *,
+    stopped: bool,
+    size: Footprint | None,
+    shrunk: ProfileSpec | None = None,
+    against: tuple[Rejection, ...] = (),
+) -> ModelStatus:
+    state, reason = _state(story, stopped=stopped)
+    shown, record = story.shown, story.record
+    return ModelStatus(
+        model=story.model.name,
+        state=state,
+        reason=reason,
+        wanted=story.wish.count,
+        replica=shown.id if shown else None,
+        profile=shown.profile if shown else None,
+        since=shown.since if shown else record.last.at if record else Wall(0),
+        progress=shown.progress if shown else None,
+        retry_at=record.retry_at if record and not (story.kept or story.launches) else None,
+        attempts=record.attempts + record.delays if record else 0,
+        revision=shown.revision if shown else None,
+        rejections=against,
+        why=story.wish.why,
+        footprint=size,
+        replicas=tuple(fact.id for fact in story.kept),
+        ready=story.ready,
+        level=shown.level if shown else record.level if record else Level.FULL,
+        shrunk=shrunk,
+        action=record.action if record else None,
+        fallback=story.fallback,
+        asked=story.wish.asked,
+        outdated=0 if story.wish.held else sum(fact.spec not in story.specs for fact in story.kept),
+    )
+
+
+def _status_at_rest(model: ModelSpec, wish: Wish, stopped: bool, size: Footprint | None) -> ModelStatus:
+    """Of a model that nothing was planned for, that nothing runs of and that did not fail."""
+    return _told(_Story(model=model, wish=wish), stopped=stopped, size=size)
+
+
+_at_rest: Final[Kept[ModelName, ModelStatus]] = Kept(_status_at_rest)
+
+
+def _first_sizes(
+    catalog: Catalog, footprints: Mapping[tuple[SpecDigest, Level], Footprint]
+) -> Mapping[ModelName, Footprint]:
+    """Of each model the first profile's whose size is known."""
+    found: dict[ModelName, Footprint] = {}
+    for spec, (model, _) in specs_of(catalog).items():
+        if model.name not in found and (size := footprints.get((spec, Level.FULL))) is not None:
+            found[model.name] = size
+    return found
+
+
+_sizes: Final[Kept[str, Mapping[ModelName, Footprint]]] = Kept(_first_sizes, most=4)
 
 
 def _state(story: _Story, *, stopped: bool) -> tuple[ModelState, str]:

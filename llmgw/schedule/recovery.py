@@ -21,7 +21,7 @@ Quarantine still makes one probing attempt every `quarantine_retry`, and is lift
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from llmgw.catalog.spec import Catalog, ModelSpec, ProfileSpec, RecoverySettings, spec_digest
+from llmgw.catalog.spec import Catalog, ModelSpec, ProfileSpec, RecoverySettings, specs_of
 from llmgw.facts import Action, FailureKind, Level, NodeReport, Observed, Phase, RecoveryRecord, ReplicaFact
 from llmgw.ids import EngineName, NodeName, ReplicaId, SpecDigest, short_hash
 from llmgw.plan import Levels
@@ -48,12 +48,15 @@ Key = tuple[SpecDigest, NodeName]
 def changes(observed: Observed, catalog: Catalog, levels: Levels, now: Instant) -> dict[Key, RecoveryRecord | None]:
     """The records that change: failures counted; None where a success, a spec that left or a node that changed has
     them forgotten."""
-    models = {spec_digest(model.name, one): (model, one) for model in catalog.models.values() for one in model.profiles}
+    failed = _failed(observed)
+    if not failed and not observed.recovery:
+        return {}
+    models = specs_of(catalog)
     existing: dict[SpecDigest, set[Level]] = {}
-    for spec, level in levels:
+    for spec, level in levels if failed else ():
         existing.setdefault(spec, set()).add(level)
     changed = _forgotten(observed, models, catalog.cluster.recovery, now)
-    for _, _, fact in _failed(observed):
+    for _, _, fact in failed:
         key = (fact.spec, fact.node)
         before = observed.recovery.get(key)
         if fact.spec not in models or (before is not None and _is_counted(fact, before, now)):

@@ -119,8 +119,10 @@ def stand_ins(
     given_up = {spec for (spec, _), record in observed.recovery.items() if record.exhausted}
     found: dict[ModelName, ModelName] = {}
     for wish in wishes:
+        if not wish.count:
+            continue
         model = catalog.models[wish.model]
-        if not wish.count or model.fallback is None or model.name in ready:
+        if model.fallback is None or model.name in ready:
             continue
         if model.name in covered or _gave_up(model, given_up):
             found[model.name] = model.fallback

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from llmgw.errors import NewerFormat, TerminalError
-from llmgw.store.once import Once
+from llmgw.memo import Once
 
 T = TypeVar("T")
 

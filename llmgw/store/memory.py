@@ -27,6 +27,7 @@ class MemoryStore:
     def __init__(self, directory: Path | None = None) -> None:
         self._disk = None if directory is None else DurableKeys(directory)
         self._entries: dict[str, Entry] = {}
+        self._families: dict[str, dict[str, None]] = {}  # keys by their first part: ten thousand others are no work
         self._deleted: OrderedDict[str, int] = OrderedDict()  # key -> revision, oldest first
         self._forgotten = 0  # the newest deletion no longer remembered
         self._revision = 0
@@ -41,13 +42,15 @@ class MemoryStore:
             return
         for key, value in self._disk.load().items():
             self._revision += 1
-            self._entries[key] = Entry(key, value, self._revision)
+            self._set(key, value)
 
     async def get(self, key: str) -> Entry | None:
         return self._entries.get(key)
 
     async def list(self, prefix: str) -> Snapshot:
-        found = sorted(key for key in self._entries if key.startswith(prefix))
+        family, slash, _ = prefix.partition("/")
+        among = self._families.get(family, {}) if slash else self._entries
+        found = sorted(key for key in among if key.startswith(prefix))
         return Snapshot(tuple(self._entries[key] for key in found), self._revision)
 
     async def put(
@@ -105,15 +108,21 @@ class MemoryStore:
         if isinstance(write, Put):
             if isinstance(write.lease, MemoryLease):
                 self._leases[write.key] = write.lease
-            self._entries[write.key] = Entry(write.key, write.value, self._revision)
+            self._set(write.key, write.value)
             self._deleted.pop(write.key, None)
             return Change(write.key, write.value, self._revision)
         del self._entries[write.key]
+        del self._families[_family(write.key)][write.key]
         self._deleted[write.key] = self._revision
         if len(self._deleted) > DELETIONS_KEPT:
             # An OrderedDict: to find the first of a dict whose first ones went takes ever longer.
             _, self._forgotten = self._deleted.popitem(last=False)
         return Change(write.key, None, self._revision)
+
+    def _set(self, key: str, value: bytes) -> None:
+        if key not in self._entries:
+            self._families.setdefault(_family(key), {})[key] = None
+        self._entries[key] = Entry(key, value, self._revision)
 
     async def watch(self, prefix: str, *, from_revision: int) -> AsyncIterator[Sequence[Change]]:
         if self._closed:
@@ -154,6 +163,10 @@ class MemoryStore:
             lease.forget()
         for watcher in tuple(self._watchers):
             watcher.end()
+
+
+def _family(key: str) -> str:
+    return key.partition("/")[0]
 
 
 class MemoryLease:
