@@ -21,6 +21,9 @@ from harness import command as any_command
 ENGINE: Final = str(Path(__file__).parent.parent / "engines" / "answering_server.py")
 """Answers chats without a model."""
 
+MARK: Final = "SOAK_HOME"
+"""In the environment of every process of a fleet, engines too, where a test gives it its `home` for that."""
+
 
 class Process:
     """One `llmgw controller`, `agent` or `gateway`."""
@@ -164,6 +167,18 @@ def running(home: Path, catalog: Path, etcd: Etcd, **more: Any) -> Iterator[Flee
         raise
     finally:
         fleet.close()
+
+
+def marked(fleet: Fleet) -> dict[int, list[str]]:
+    """The command lines of all processes of the fleet that live."""
+    mark, found = f"{MARK}={fleet.home}".encode(), dict[int, list[str]]()
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (directory / "environ").read_bytes().split(b"\0") and alive(int(directory.name)):
+                found[int(directory.name)] = (directory / "cmdline").read_text().split("\0")
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+    return found
 
 
 def ready(controller: Process, *models: str, within: float = 60) -> dict[str, list[dict[str, Any]]]:

@@ -15,7 +15,7 @@ import httpx
 import psutil
 import pytest
 from etcds import Etcd
-from fleet import ENGINE, Fleet, Process, command, running
+from fleet import ENGINE, MARK, Fleet, Process, command, marked, running
 from harness import MESSAGES, WEB, Repo, alive, cluster, eventually
 
 SHORT: Final = float(os.environ.get("LLMGW_SOAK_SECONDS", "60"))
@@ -24,9 +24,6 @@ SHORT: Final = float(os.environ.get("LLMGW_SOAK_SECONDS", "60"))
 REPLICAS: Final = 2
 KINDS: Final = ("controller", "agent", "gateway", "engine", "etcd")
 OTHERS: Final = ("engine", "etcd")  #: what dies while the memory of all else is measured
-MARK: Final = "SOAK_HOME"
-"""In the environment of every process of the fleet, engines too."""
-
 LEAST_MEASURED: Final = 6
 MOST_MEMORY: Final = 300 * 2**20
 MOST_GROWTH: Final = 4 * 2**20
@@ -171,18 +168,6 @@ class Soak:
         """By process: how much more bytes it has in the second half of the time than in the first."""
         halves = {name: (all[: len(all) // 2], all[len(all) // 2 :]) for name, all in self.memory.items()}
         return {name: int(statistics.median(b) - statistics.median(a)) for name, (a, b) in halves.items()}
-
-
-def marked(fleet: Fleet) -> dict[int, list[str]]:
-    """The command lines of all processes of the fleet that live."""
-    mark, found = f"{MARK}={fleet.home}".encode(), dict[int, list[str]]()
-    for directory in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark in (directory / "environ").read_bytes().split(b"\0") and alive(int(directory.name)):
-                found[int(directory.name)] = (directory / "cmdline").read_text().split("\0")
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue
-    return found
 
 
 @pytest.mark.parametrize(
