@@ -135,7 +135,7 @@ class Loader:
             *rules.doubts_together(models, clusters),
             *templates.unused(models),
         ]
-        return Loaded(catalog=catalog, warnings=(*_warnings(catalog), *_collapsed(doubts)))
+        return Loaded(catalog=catalog, warnings=(*_warnings(catalog, source), *_collapsed(doubts)))
 
     def _read_all(self, source: Source) -> list[_Read]:
         """Every file, in the order of their names. Files that are gone are forgotten."""
@@ -181,7 +181,7 @@ def _reread(name: str, data: bytes, number: int) -> Node:
 def _nothing(source: Source) -> Iterator[Problem]:
     if not source.files and not source.problems:
         message = "no catalog files (*.yaml, *.yml) here; a catalog that is to serve nothing holds a Cluster document"
-        yield Problem(".", 0, 0, "$", message)
+        yield Problem(source.place, 0, 0, "$", message)
 
 
 def _judge_all(reads: Iterable[_Read], context: Context) -> tuple[list[Judged], list[Problem]]:
@@ -286,6 +286,6 @@ def _collapsed(problems: Iterable[Problem]) -> list[Problem]:
     ]
 
 
-def _warnings(catalog: Catalog) -> Iterable[Problem]:
+def _warnings(catalog: Catalog, source: Source) -> Iterable[Problem]:
     if not catalog.models:
-        yield Problem(".", 0, 0, "$", "no Model document: nothing will be served")
+        yield Problem(source.place, 0, 0, "$", "no Model document: nothing will be served")

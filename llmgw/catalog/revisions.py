@@ -15,6 +15,7 @@ from llmgw.catalog.source import (
     MAX_FILE,
     MAX_FILES,
     MAX_TOTAL,
+    WHOLE,
     Source,
     is_wanted,
     shown,
@@ -138,7 +139,7 @@ def _small(objects: _Objects, oid: str) -> bytes:
 def _contents(objects: _Objects, wanted: Mapping[str, str]) -> tuple[dict[str, bytes], list[Problem]]:
     """The files' bytes, within the bounds that hold for a working tree."""
     if len(wanted) > MAX_FILES:
-        return {}, [Problem(".", 0, 0, "$", f"more than {MAX_FILES:,} catalog files: name a smaller directory")]
+        return {}, [Problem(WHOLE, 0, 0, "$", f"more than {MAX_FILES:,} catalog files: name a smaller directory")]
     sizes = objects.sizes(sorted(set(wanted.values())))
     problems = [
         Problem(
@@ -150,6 +151,6 @@ def _contents(objects: _Objects, wanted: Mapping[str, str]) -> tuple[dict[str, b
     ]  # fmt: skip
     kept = {name: oid for name, oid in wanted.items() if sizes[oid] <= MAX_FILE}
     if sum(sizes[oid] for oid in kept.values()) > MAX_TOTAL:
-        return {}, [Problem(".", 0, 0, "$", f"more than {format_bytes(MAX_TOTAL)} of catalog files")]
+        return {}, [Problem(WHOLE, 0, 0, "$", f"more than {format_bytes(MAX_TOTAL)} of catalog files")]
     data = objects.blobs(sorted(set(kept.values())))
     return {name: data[oid] for name, oid in kept.items()}, problems

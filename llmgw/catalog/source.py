@@ -30,6 +30,9 @@ SETTLE: Final = 0.1  #: seconds between two looks that must agree
 STALE_LOCK: Final = 10.0  #: seconds: a lock unchanged for so long is a crash's, and holds nothing any more
 PATIENCE: Final = 30.0  #: seconds after which a directory that never settles is reported
 
+WHOLE: Final = "."
+"""What a problem of a catalog as a whole has for a file: its directory."""
+
 Stamp = tuple[int, ...]
 
 
@@ -39,7 +42,8 @@ class Source:
 
     `commit` is HEAD (None outside git or without one), `dirty`: the files differ from it. `problems` make the source
     invalid before anything is parsed: a link that leaves the directory, a file too large. `note` is for the operator.
-    `repository`: where git can be asked more about `commit`: its message, its signature.
+    `repository`: where git can be asked more about `commit`: its message, its signature. `place`: the directory, as
+    problems of the whole name it.
     """
 
     files: Mapping[str, bytes]
@@ -48,6 +52,7 @@ class Source:
     problems: tuple[Problem, ...] = ()
     note: str | None = None
     repository: Path | None = field(default=None, compare=False)
+    place: str = field(default=WHOLE, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,7 +310,7 @@ def _walk(root: Path, look: Look) -> None:
             seen += 1
             if seen > MAX_ENTRIES or (len(look.found) >= MAX_FILES and is_yaml(entry.name)):
                 most = f"{MAX_FILES:,} catalog files or {MAX_ENTRIES:,} directory entries"
-                look.problems = [Problem(".", 0, 0, "$", f"more than {most}: name a smaller directory")]
+                look.problems = [Problem(WHOLE, 0, 0, "$", f"more than {most}: name a smaller directory")]
                 look.found.clear()
                 return
             name = f"{directory}/{entry.name}" if directory else entry.name
@@ -402,7 +407,7 @@ def _read_all(look: Look, held: Mapping[Found, bytes]) -> None:
         total += len(look.data[found.name])
         if total > MAX_TOTAL:
             look.data.clear()
-            look.problems.append(Problem(".", 0, 0, "$", f"more than {format_bytes(MAX_TOTAL)} of catalog files"))
+            look.problems.append(Problem(WHOLE, 0, 0, "$", f"more than {format_bytes(MAX_TOTAL)} of catalog files"))
             return
 
 

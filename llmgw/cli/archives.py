@@ -166,7 +166,7 @@ def _models(state: Path | None, catalog: Path | None) -> "dict[str, ModelSpec]":
     """Of the catalog that is given, else of the one that was in force here last; by name and alias."""
     from llmgw.catalog.live import load_last_good
     from llmgw.catalog.load import load_catalog
-    from llmgw.catalog.source import read_source
+    from llmgw.cli.followed import read_here
     from llmgw.engine.manager import find_engines
     from llmgw.statedir import StateDir
     from llmgw.weights.naming import canonical
@@ -174,7 +174,7 @@ def _models(state: Path | None, catalog: Path | None) -> "dict[str, ModelSpec]":
     if catalog is None:
         found = load_last_good(StateDir(state_root(state)).last_good)[0]
     else:
-        found = load_catalog(read_source(catalog), find_engines().rules(), canonical=canonical).catalog
+        found = load_catalog(read_here(catalog), find_engines().rules(), canonical=canonical).catalog
     models = () if found is None else found.models.values()
     return {name: model for model in models for name in model.names}
 

@@ -1,9 +1,8 @@
 """Loading a catalog, or some files of one, to say what is wrong with it."""
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,13 +11,14 @@ from jsonschema import Draft202012Validator, SchemaError
 from llmgw.admin.shapes import ValidateOutput
 from llmgw.admin.views import problem_rows
 from llmgw.catalog.document import quoted
+from llmgw.catalog.here import named_from_here, seen_from_here
 from llmgw.catalog.load import load_catalog, revision_of
 from llmgw.catalog.rules import EngineRules
 from llmgw.catalog.schemas import did_you_mean
 from llmgw.catalog.showing import Shown, names, show
-from llmgw.catalog.source import MAX_FILE, Source, read_source
+from llmgw.catalog.source import MAX_FILE, Source, read_source, shown
 from llmgw.cli.reports import Report
-from llmgw.errors import CatalogInvalid, CatalogUnreadable, Problem, TerminalError
+from llmgw.errors import CatalogInvalid, CatalogUnreadable, TerminalError
 from llmgw.units import format_bytes
 
 _SCHEMA_ENDS: Final = ".json"
@@ -42,22 +42,6 @@ class Checked:
     models: int = 0
     revision: str | None = None
 
-    def seen_from_here(self) -> "Checked":
-        """The same, its files named by their path from the working directory."""
-        report = self.report
-
-        def named(problem: Problem) -> Problem:
-            return replace(problem, file=report.path(problem))
-
-        data = {os.path.relpath(report.root / name): data for name, data in report.data.items()}
-        here = Report(
-            root=Path.cwd(),
-            data=data,
-            problems=tuple(map(named, report.problems)),
-            warnings=tuple(map(named, report.warnings)),
-        )
-        return replace(self, report=here)
-
 
 def targets(paths: Sequence[Path]) -> list[Target]:
     """Each directory for itself; all files together. What is not there is taken for a directory, to be told so."""
@@ -71,9 +55,13 @@ def _source(target: Target) -> Source:
     return _files(target.files) if target.directory is None else read_source(target.directory)
 
 
+def _seen(target: Target, source: Source) -> Source:
+    return source if target.directory is None else seen_from_here(target.directory, source)
+
+
 def shown_model(target: Target, name: str) -> Shown:
     """Raises CatalogUnreadable, and TerminalError where there is no such model."""
-    source = _source(target)
+    source = _seen(target, _source(target))
     shown = show(source, name)
     if shown is None:
         known = names(source)
@@ -90,42 +78,42 @@ def check(
     canonical: Callable[[str], str],
 ) -> Checked:
     """Raises CatalogUnreadable when there is nothing to check."""
-    root = Path.cwd() if target.directory is None else target.directory
     source = _source(target)
     if source.note:
         say(source.note)
+    here = _seen(target, source)
     try:
-        loaded = load_catalog(source, engines, canonical=canonical, partial=target.directory is None)
+        loaded = load_catalog(here, engines, canonical=canonical, partial=target.directory is None)
     except CatalogInvalid as error:
-        report = Report(root=root, data=source.files, problems=error.problems)
+        report = Report(data=here.files, problems=error.problems)
         return Checked(target=target, report=report, revision=revision_of(source))
-    report = Report(root=root, data=source.files, warnings=loaded.warnings)
+    report = Report(data=here.files, warnings=loaded.warnings)
     return Checked(target=target, report=report, models=len(loaded.catalog.models), revision=loaded.catalog.revision)
 
 
 def _files(paths: Sequence[Path]) -> Source:
     data = {}
     for path in paths:
+        name = shown(named_from_here(path))
         try:
-            data[str(path)] = path.read_bytes()
+            with path.open("rb") as file:
+                data[name] = file.read(MAX_FILE + 1)
         except OSError as error:
             raise CatalogUnreadable(f"cannot read {path}: {error.strerror}") from error
-        if len(data[str(path)]) > MAX_FILE:
+        if len(data[name]) > MAX_FILE:
             raise CatalogUnreadable(f"{path} is too large: a catalog file has at most {format_bytes(MAX_FILE)}")
     return Source(files=data)
 
 
 def as_output(checked: Sequence[Checked]) -> ValidateOutput:
-    """One answer over all: of several catalogs, files are named by their path from here."""
-    several = len(checked) > 1
-    parts = [each.seen_from_here() if several else each for each in checked]
+    """One answer over all."""
     return ValidateOutput(
-        valid=not any(part.report.problems for part in parts),
-        source=", ".join(str(part.target) for part in parts),
-        revision=None if several else parts[0].revision,
-        models=sum(part.models for part in parts),
-        problems=problem_rows(problem for part in parts for problem in part.report.problems),
-        warnings=problem_rows(warning for part in parts for warning in part.report.warnings),
+        valid=not any(part.report.problems for part in checked),
+        source=", ".join(str(part.target) for part in checked),
+        revision=None if len(checked) > 1 else checked[0].revision,
+        models=sum(part.models for part in checked),
+        problems=problem_rows(problem for part in checked for problem in part.report.problems),
+        warnings=problem_rows(warning for part in checked for warning in part.report.warnings),
     )
 
 

@@ -15,11 +15,15 @@ def is_here(source: str | None) -> bool:
 
 
 def read_here(path: Path) -> "Source":
-    """A directory as it stands; of a bare repository what its HEAD has. Raises CatalogUnreadable."""
+    """A directory as it stands, its files as they are named from here; of a bare repository what its HEAD has.
+    Raises CatalogUnreadable."""
+    from llmgw.catalog.git import is_bare
+    from llmgw.catalog.here import seen_from_here
     from llmgw.catalog.origin import Origin
     from llmgw.catalog.place import place_of
 
-    return place_of(Origin(where=str(path)), Path()).read()
+    source = place_of(Origin(where=str(path)), Path()).read()
+    return source if is_bare(path) else seen_from_here(path, source)
 
 
 def ask_for(client: "AdminClient", revision: str | None) -> "Catalog":

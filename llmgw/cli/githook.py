@@ -91,23 +91,24 @@ def pre_receive(updates: Sequence[Update], served: str, state: Path, below: str)
 
 def _take(update: Update, state: Path, below: str) -> bool:
     """Whether what is pushed would be served. Says why not, else what it would lead to."""
+    from llmgw.catalog.here import seen_from
     from llmgw.catalog.load import load_catalog
     from llmgw.catalog.revisions import read_revision
     from llmgw.cli.reports import Report, text_lines
     from llmgw.engine.manager import find_engines
 
-    source = read_revision(Path.cwd(), update.new, below=below, env=quarantine())
+    source = seen_from(below, read_revision(Path.cwd(), update.new, below=below, env=quarantine()))
     engines = find_engines()
     try:
         loaded = load_catalog(source, engines.rules(), canonical=engines.canonical)
     except CatalogInvalid as error:
-        report = Report(root=Path(), data=source.files, problems=error.problems)
+        report = Report(data=source.files, problems=error.problems)
         for line in text_lines(report):
             say(line)
         many = len(error.problems)
         say(f"llmgw: refused: {many} problem{'s' if many > 1 else ''} in {update.new[:12]}; nothing has changed")
         return False
-    for line in text_lines(Report(root=Path(), data=source.files, warnings=loaded.warnings)):
+    for line in text_lines(Report(data=source.files, warnings=loaded.warnings)):
         say(line)
     _plan(loaded.catalog, source, state)
     return True

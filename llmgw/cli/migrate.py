@@ -22,11 +22,12 @@ def migrate(
       llmgw migrate --check ./catalog
     """
     from llmgw.catalog import migration
+    from llmgw.catalog.here import seen_from_here
     from llmgw.catalog.kinds import API_VERSION
     from llmgw.catalog.source import read_source
     from llmgw.cli.printing import print_line
 
-    source = read_source(path)
+    source = seen_from_here(path, read_source(path))
     found = {name: migration.migrate(name, data) for name, data in sorted(source.files.items())}
     for each in found.values():
         for document in each.documents:
@@ -39,7 +40,7 @@ def migrate(
     if check:
         return ExitCode.CHANGES
     for name, text in changed.items():
-        _replace(path / name, text)
+        _replace(Path(name), text)
     return ExitCode.ERROR if refused else ExitCode.FINE
 
 

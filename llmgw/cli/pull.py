@@ -89,10 +89,10 @@ def _wanted(
 
 def _of_model(name: str, directory: Path, engines: "Engines") -> "list[WeightsSpec]":
     from llmgw.catalog.load import load_catalog
-    from llmgw.catalog.source import read_source
+    from llmgw.cli.followed import read_here
     from llmgw.errors import UsageError
 
-    loaded = load_catalog(read_source(directory), engines.rules(), canonical=engines.canonical)
+    loaded = load_catalog(read_here(directory), engines.rules(), canonical=engines.canonical)
     models = loaded.catalog.models.values()
     found = next((model for model in models if name == model.name or name in model.aliases), None)
     if found is None:

@@ -11,7 +11,6 @@ from llmgw.catalog.excerpts import excerpt
 from llmgw.errors import Problem
 
 SARIF_SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
-PAGE: Final = "docs/catalog.md"
 
 _RULES: Final = {
     "invalid": ("error", "The catalog would not be served."),
@@ -21,9 +20,8 @@ _RULES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Of one catalog. `root`: the directory that files are relative to; `data`: their bytes, by name."""
+    """Of one catalog. `data`: the bytes of its files, which problems name as they are seen from here."""
 
-    root: Path
     data: Mapping[str, bytes]
     problems: Sequence[Problem] = ()
     warnings: Sequence[Problem] = ()
@@ -32,10 +30,6 @@ class Report:
         """Each with the rule that it is of."""
         yield from (("invalid", problem) for problem in self.problems)
         yield from (("doubtful", problem) for problem in self.warnings)
-
-    def path(self, problem: Problem) -> str:
-        """Of its file, as seen from here: what code hosts and editors find."""
-        return Path(os.path.relpath(self.root / problem.file)).as_posix()
 
 
 def text_lines(report: Report) -> Iterator[str]:
@@ -47,10 +41,17 @@ def text_lines(report: Report) -> Iterator[str]:
             yield from shown.lines(problem.line)
 
 
+def _in_repository(file: str) -> str:
+    """As code hosts find it: from the root of the repository, where a runner of GitHub says what that is."""
+    root = os.environ.get("GITHUB_WORKSPACE")
+    path = Path(os.path.abspath(file))
+    return str(path.relative_to(root)) if root and path.is_relative_to(root) else file
+
+
 def github_lines(report: Report) -> Iterator[str]:
     """Workflow commands: GitHub shows each as an annotation at its line."""
     for rule, problem in report.found():
-        place = {"file": report.path(problem)}
+        place = {"file": _in_repository(problem.file)}
         if problem.line:
             place |= {"line": str(problem.line), "col": str(problem.column)}
         place["title"] = "llmgw catalog"
@@ -75,13 +76,15 @@ def sarif(reports: Sequence[Report], version: str) -> dict[str, Any]:
     run = {
         "tool": {"driver": {"name": "llmgw", "semanticVersion": version, "rules": rules}},
         "columnKind": "unicodeCodePoints",
-        "results": [_result(report, rule, problem) for report in reports for rule, problem in report.found()],
+        "results": [_result(rule, problem) for report in reports for rule, problem in report.found()],
     }
     return {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
-def _result(report: Report, rule: str, problem: Problem) -> dict[str, Any]:
-    place: dict[str, Any] = {"artifactLocation": {"uri": quote(report.path(problem))}}
+def _result(rule: str, problem: Problem) -> dict[str, Any]:
+    file = Path(_in_repository(problem.file))
+    uri = file.as_uri() if file.is_absolute() else quote(file.as_posix())
+    place: dict[str, Any] = {"artifactLocation": {"uri": uri}}
     if problem.line:
         place["region"] = {"startLine": problem.line, "startColumn": problem.column}
     location: dict[str, Any] = {"physicalLocation": place}

@@ -141,8 +141,6 @@ def _print_text(checked: "Checked", named: bool) -> None:
     from llmgw.cli.text import short_revision
 
     of = f"{checked.target}: " if named else ""
-    if named:
-        checked = checked.seen_from_here()
     for line in text_lines(checked.report):
         print_line(line)
     if not checked.report.problems:

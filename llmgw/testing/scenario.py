@@ -1,12 +1,13 @@
 """A scenario's file, read: a Scenario document, and the catalog in a directory or after it. Every problem at once."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, cast
 
 from llmgw.catalog import schemas, yamldoc
+from llmgw.catalog.here import named_from_here, seen_from_here
 from llmgw.catalog.load import load_catalog
 from llmgw.catalog.rules import EngineRules
 from llmgw.catalog.schemas import to_bytes, to_seconds
@@ -76,7 +77,7 @@ class _Reader:
         self._problems: list[Problem] = []
 
     def read(self) -> Scenario:
-        documents, faults = yamldoc.parse(str(self._path), self._data)
+        documents, faults = yamldoc.parse(named_from_here(self._path), self._data)
         if not documents:
             raise CatalogInvalid(faults)
         document = documents[0]
@@ -100,7 +101,7 @@ class _Reader:
             self._problems.append(document.problem((), message))
             return None
         if named is None:
-            return self._loaded(Source(files={str(self._path): _rest(self._data)}), "")
+            return self._loaded(Source(files={named_from_here(self._path): _rest(self._data)}))
         if not alone:
             message = "a catalog's directory is named, and documents follow too: leave one of them out"
             self._problems.append(document.problem(("catalog",), message))
@@ -109,18 +110,19 @@ class _Reader:
     def _directory(self, document: Document, path: tuple[str | int, ...], named: Any) -> Catalog | None:
         if not isinstance(named, str):
             return None  # told by its schema
+        directory = self._path.parent / named
         try:
-            source = read_source(self._path.parent / named)
+            source = read_source(directory)
         except CatalogUnreadable as error:
             self._problems.append(document.problem(path, str(error)))
             return None
-        return self._loaded(source, f"{named.rstrip('/')}/")
+        return self._loaded(seen_from_here(directory, source))
 
-    def _loaded(self, source: Source, within: str) -> Catalog | None:
+    def _loaded(self, source: Source) -> Catalog | None:
         try:
             return load_catalog(source, self._engines, canonical=canonical_source).catalog
         except CatalogInvalid as error:
-            self._problems += [replace(one, file=f"{within}{one.file}") for one in error.problems]
+            self._problems += error.problems
             return None
 
     def _fleet(self, document: Document, value: Any) -> Fleet | None:
@@ -132,7 +134,7 @@ class _Reader:
             return None
         path = self._path.parent / value
         try:
-            return load_fleet(value, path.read_bytes())
+            return load_fleet(named_from_here(path), path.read_bytes())
         except OSError as error:
             self._problems.append(document.problem(("fleet",), f"cannot read {path}: {error.strerror}"))
         except CatalogInvalid as error:

@@ -163,9 +163,59 @@ def test_files_are_parts_of_a_catalog_whose_other_names_are_not_missed(here: Pat
     assert "bad/m.yaml:3:7:" in out
 
 
+def test_files_are_named_as_they_are_found_from_the_working_directory(
+    here: Path, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "part" / "twin.yaml").write_text(PART)
+    assert "bad/m.yaml:3:7: $.name" in run("bad")[1]
+    twice = run("part")[1]
+    assert re.search(r"^part/twin\.yaml:3:7: .* part/m\.yaml:3:7", twice, re.MULTILINE), "the other place too"
+    assert {row["file"] for row in json.loads(run(here / "bad", "--json")[1])["problems"]} == {"bad/m.yaml"}
+    monkeypatch.chdir(here / "doubtful")
+    assert "../bad/m.yaml:3:7: " in run("../bad")[1]
+    assert f"{here}/bad/m.yaml:3:7: " in run(here / "bad")[1], "as it was given"
+    (here / "empty").mkdir()
+    assert run("../empty")[1].startswith("../empty: no catalog files")
+
+
+def test_code_hosts_are_told_where_files_are_in_the_repository(
+    here: Path, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(here))
+    monkeypatch.chdir(here / "bad")
+    assert run("-o", "github")[1].startswith("::error file=bad/m.yaml,line=3,col=7,")
+    (ran,) = json.loads(run("../part", "-o", "sarif")[1])["runs"]
+    assert ran["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"] == {"uri": "part/m.yaml"}
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(here / "doubtful"))
+    (ran,) = json.loads(run(here / "part", "-o", "sarif")[1])["runs"]
+    assert ran["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == (
+        (here / "part" / "m.yaml").as_uri()
+    )
+
+
+@pytest.mark.parametrize("command", [["plan"], ["diff", "part"], ["simulate"]])
+def test_other_commands_name_files_in_the_same_way(
+    here: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    play = "apiVersion: llmgw/v1\nkind: Scenario\nname: s\nduration: 1m\ncatalog: ../bad\nfleet: fleet.yaml\n"
+    (here / "played").mkdir()
+    (here / "played" / "s.yaml").write_text(play)
+    (here / "fleet.yaml").write_text("nodes: []\n")
+    arguments = {
+        "plan": ["bad", "--fleet", "fleet.yaml"],
+        "diff": ["bad"],
+        "simulate": ["played/s.yaml"],
+    }[command[0]]  # fmt: skip
+    (here / "part" / "m.yaml").write_text(PART.replace("fallback: elsewhere\n", ""))
+    with pytest.raises(SystemExit) as ended:
+        main([*command, *arguments])
+    out = capsys.readouterr().out
+    assert (ended.value.code, "\nbad/m.yaml:3:7: $.name" in f"\n{out}") == (3, True), out
+
+
 def test_annotations_for_github_escape_what_its_runner_would_read(here: Path) -> None:
     problem = Problem("a,b:c.yaml", 3, 7, "$.x", "50 % of\nit")
-    (line,) = github_lines(Report(root=here, data={}, problems=(problem,)))
+    (line,) = github_lines(Report(data={}, problems=(problem,)))
     assert line == "::error file=a%2Cb%3Ac.yaml,line=3,col=7,title=llmgw catalog::$.x: 50 %25 of%0Ait"
 
 
@@ -186,7 +236,7 @@ def test_sarif_is_what_its_readers_expect(here: Path, run: Callable[..., Ran]) -
 
 
 def test_sarif_of_a_problem_with_a_whole_file_of_an_odd_name_is_valid_too(here: Path) -> None:
-    report = Report(root=here, data={}, problems=(Problem("ä b.yaml", 0, 0, "$", "empty"),))
+    report = Report(data={}, problems=(Problem("ä b.yaml", 0, 0, "$", "empty"),))
     Draft202012Validator(SARIF_ESSENTIALS).validate(sarif([report], "1"))
 
 
@@ -246,11 +296,11 @@ def test_a_model_is_shown_merged_with_where_each_value_was_written(here: Path, r
     (here / "part" / "m.yaml").write_text(TEMPLATED)
     code, out, _ = run("--show", "one", "part")
     assert (code, "hunter2" in out) == (0, False)
-    assert re.search(r"^priority: 7 +# m\.yaml:4:11$", out, re.MULTILINE)
+    assert re.search(r"^priority: 7 +# part/m\.yaml:4:11$", out, re.MULTILINE)
     code, out, _ = run("--show", "one", "part", "--json")
     answer = json.loads(out)
     Draft202012Validator(json.loads((SCHEMAS / "show.v1.schema.json").read_text())).validate(answer)
-    assert (answer["document"]["priority"], answer["origins"]["$.priority"]) == (7, "m.yaml:4:11")
+    assert (answer["document"]["priority"], answer["origins"]["$.priority"]) == (7, "part/m.yaml:4:11")
 
 
 def test_a_model_that_is_not_there_cannot_be_shown(here: Path, run: Callable[..., Ran]) -> None:

@@ -132,7 +132,7 @@ def test_a_directory_of_the_repository_may_be_what_is_served(tmp_path: Path) -> 
     repo.commit({"home/a.yaml": INVALID, "broken.yaml": None})
     with pytest.raises(subprocess.CalledProcessError) as refused:
         repo.git("push", "-q", "llmgw", "main:prod")
-    assert "a.yaml:6:13: " in refused.value.stderr
+    assert "remote: home/a.yaml:6:13: " in refused.value.stderr
 
 
 def test_a_second_init_keeps_which_directory_is_checked_and_which_daemon_is_told(tmp_path: Path) -> None:
