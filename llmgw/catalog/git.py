@@ -103,11 +103,18 @@ def inside(directory: Path, below: str) -> str:
 
 
 def facts(
-    directory: Path, revision: str = "HEAD", *, within: str | None = None, timeout: float = TIMEOUT, env: Env = None
+    directory: Path,
+    revision: str = "HEAD",
+    *,
+    within: str | None = None,
+    timeout: float = TIMEOUT,
+    env: Env = None,
+    known: Facts | None = None,
 ) -> Facts | None:
     """None when git takes it for no checkout, or `revision` is no commit: HEAD may not be one yet.
 
     `within`: a directory of the whole repository whose tree it is, if not `directory`'s own. `env`: see `QUARANTINE`.
+    `known`: an earlier answer for these; of the same commit it is the answer, since a commit never changes.
     Raises FileNotFoundError without a git to ask, CatalogUnreadable when git fails otherwise.
     """
     if revision.startswith("-"):
@@ -117,6 +124,8 @@ def facts(
         _explain(directory, answer.stderr)
         return None
     commit = answer.stdout.decode().strip()
+    if known is not None and known.commit == commit:
+        return known
     what = [commit] if within is None else ["--full-tree", f"{commit}:{within}"]
     listing = _git(directory, timeout, "ls-tree", "-r", "-z", *what, env=env)
     if listing.returncode != 0 and within and b"Not a valid object name" in listing.stderr:

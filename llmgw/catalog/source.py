@@ -6,7 +6,7 @@ A look is believed once two of them, 100 ms apart, agree and no git command hold
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,6 +17,7 @@ import pathspec
 
 from llmgw.catalog import git
 from llmgw.errors import CatalogUnreadable, LlmgwError, Problem
+from llmgw.memo import Kept
 from llmgw.units import KIB, MIB, format_bytes
 
 IGNORE_FILE: Final = ".llmgwignore"
@@ -107,21 +108,28 @@ def held_by_git(path: Path) -> Path | None:
 
 
 class Settling:
-    """Looks until two agree. `step` never sleeps, so that a caller on an event loop stays in charge."""
+    """Looks until two agree. `step` never sleeps, so that a caller on an event loop stays in charge.
 
-    def __init__(self, path: Path) -> None:
+    `first`: a look at contents that was taken just now, and counts as the first. `checkout` keeps what git said, for
+    one settling after the other. `look` is the one that was believed.
+    """
+
+    def __init__(self, path: Path, *, first: Look | None = None, checkout: "Checkout | None" = None) -> None:
         self._path = path
+        self._first = first
+        self._checkout = checkout or Checkout()
         self._last: Look | None = None
         self._facts: git.Facts | None = None
         self._note: str | None = None
         self._error: LlmgwError | None = None
         self._since = self._started = self._lock_since = 0.0
         self.source = Source(files={})
+        self.look: Look | None = None
 
     def step(self) -> float | None:
         """Seconds to wait before the next step, or None: `source` is settled. Raises CatalogUnreadable."""
         now = time.monotonic()
-        look = look_at(self._path, contents=True, known=self._last)
+        look, self._first = self._first or look_at(self._path, contents=True, known=self._last), None
         first = self._last is None
         if first or look.lock != (self._last.lock if self._last else None):
             self._lock_since = now
@@ -136,6 +144,7 @@ class Settling:
             return SETTLE
         if now - self._since < SETTLE:
             return SETTLE - (now - self._since)
+        self.look = look
         self.source = self._judge(look)
         return None
 
@@ -148,7 +157,7 @@ class Settling:
         if look.root is None or not look.head:
             return
         try:
-            self._facts = git.facts(look.root)
+            self._facts = self._checkout.facts(look.root)
             if self._facts is None:
                 self._note = "git finds no commit in this checkout: the revision is a digest until there is one"
         except FileNotFoundError:
@@ -167,11 +176,29 @@ class Settling:
         return Source(
             files={shown(name): data for name, data in look.data.items()},
             commit=self._facts.commit if self._facts else None,
-            dirty=self._facts is not None and differs(look, self._facts),
+            dirty=self._facts is not None and differs(look, self._facts, self._checkout.is_blob),
             problems=tuple(sorted(look.problems)),
             note=note,
             repository=look.root if self._facts else None,
         )
+
+
+class Checkout:
+    """What git said of a directory, and which files are what it holds, kept while both are the same."""
+
+    def __init__(self) -> None:
+        self._known: tuple[Path, git.Facts] | None = None
+        self._blobs: Kept[str, bool] = Kept(git.is_blob)
+
+    def facts(self, root: Path) -> git.Facts | None:
+        """As `git.facts`."""
+        known = self._known[1] if self._known is not None and self._known[0] == root else None
+        facts = git.facts(root, known=known)
+        self._known = None if facts is None else (root, facts)
+        return facts
+
+    def is_blob(self, name: str, data: bytes, oid: str) -> bool:
+        return self._blobs.of(name, data, oid)
 
 
 def look_at(path: Path, *, contents: bool = False, known: Look | None = None) -> Look:
@@ -197,24 +224,30 @@ def look_at(path: Path, *, contents: bool = False, known: Look | None = None) ->
     elif git.is_bare(root):
         look.error = f"{path} is a bare git repository, which has no files: name a checkout of it"
         return look
-    _walk(root, look)
+    before = {found.name: found for found in known.found} if known is not None and known.root == root else {}
+    _walk(root, look, before)
     if contents:
-        _read_all(look, {} if known is None else _still_held(known))
+        _read_all(look, before, known)
     return look
 
 
-def _still_held(known: Look) -> dict[Found, bytes]:
-    """Files that were written so long before the look that a write after it shows in their times, however coarse those
-    are. The newer ones are read again, whatever their times say."""
-    return {
-        found: known.data[found.name]
-        for found in known.found
-        if found.name in known.data and known.at - max(found.stamp[:2]) / 1e9 > COARSE
-    }
+def _shows(found: Found, at: float) -> bool:
+    """Whether it was written so long before a look that began `at` that a write after that shows in its times, however
+    coarse those are. One that was not is read again, whatever its times say. The clock that matters is the status
+    change's, which nobody sets; where that was set back, or a file is of the future, all is read again too."""
+    return at - max(found.stamp[:2]) / 1e9 > COARSE
 
 
-def differs(look: Look, facts: git.Facts) -> bool:
-    """Whether the catalog's files are not exactly HEAD's: changed, missing, or not in it."""
+IsBlob = Callable[[str, bytes, str], bool]
+
+
+def _is_blob(_: str, data: bytes, oid: str) -> bool:
+    return git.is_blob(data, oid)
+
+
+def differs(look: Look, facts: git.Facts, is_blob: IsBlob = _is_blob) -> bool:
+    """Whether the catalog's files are not exactly HEAD's: changed, missing, or not in it. `is_blob`: of a file's name,
+    its bytes and an object's id, as `git.is_blob`."""
     ignore = _ignore(look.ignored or b"")
     modules = [name for name, (mode, _) in facts.tree.items() if mode == git.SUBMODULE]
     inside = tuple(f"{name}/" for name in modules)
@@ -222,7 +255,7 @@ def differs(look: Look, facts: git.Facts) -> bool:
     want = {name for name in facts.tree if name not in modules and is_wanted(name, ignore)}
     if have != want - _refused_links(want - have, look, facts) or not _same_ignore_file(look, facts):
         return True
-    if any(_file_differs(found, look, facts) for found in look.found if found.name in have):
+    if any(_file_differs(found, look, facts, is_blob) for found in look.found if found.name in have):
         return True
     return any(_module_differs(name, look, facts) for name in modules if any(d == name for d in look.directories))
 
@@ -233,12 +266,12 @@ def _refused_links(missing: set[str], look: Look, facts: git.Facts) -> set[str]:
     return {name for name in missing if facts.tree[name][0] == git.LINK and os.path.lexists(look.root / name)}
 
 
-def _file_differs(found: Found, look: Look, facts: git.Facts) -> bool:
+def _file_differs(found: Found, look: Look, facts: git.Facts, is_blob: IsBlob) -> bool:
     mode, oid = facts.tree[found.name]
     if found.name not in look.data:
         return False  # too large: a problem already
     if found.link is None:
-        return mode == git.LINK or not git.is_blob(look.data[found.name], oid)
+        return mode == git.LINK or not is_blob(found.name, look.data[found.name], oid)
     if mode != git.LINK or not git.is_blob(os.fsencode(found.link), oid):
         return True
     target = facts.tree.get(found.target or "")
@@ -300,8 +333,9 @@ def _ignore(text: bytes) -> pathspec.GitIgnoreSpec:
     return pathspec.GitIgnoreSpec.from_lines(text.decode("utf-8", "replace").splitlines())
 
 
-def _walk(root: Path, look: Look) -> None:
+def _walk(root: Path, look: Look, before: Mapping[str, Found]) -> None:
     look.ignored, ignore = _read_ignore(root, look)
+    ignores = ignore.match_file if ignore.patterns else lambda _: False
     pending, seen = [""], 0
     while pending:
         directory = pending.pop()
@@ -314,15 +348,15 @@ def _walk(root: Path, look: Look) -> None:
                 look.found.clear()
                 return
             name = f"{directory}/{entry.name}" if directory else entry.name
-            if entry.name.startswith(".") or ignore.match_file(name):
+            if entry.name.startswith(".") or ignores(name):
                 continue
             if entry.is_symlink():
                 _link(root, name, entry, look)
             elif entry.is_dir(follow_symlinks=False):
-                if not ignore.match_file(f"{name}/"):
+                if not ignores(f"{name}/"):
                     pending.append(name)
             elif is_yaml(name):
-                _file(name, entry, look)
+                _file(name, entry, look, before.get(name))
     look.found.sort(key=lambda found: found.name)
     look.directories.sort()
 
@@ -337,14 +371,18 @@ def _entries(root: Path, directory: str, look: Look) -> Iterator[os.DirEntry[str
         look.error = f"cannot read {root / directory}: {error.strerror}"
 
 
-def _file(name: str, entry: os.DirEntry[str], look: Look) -> None:
+def _file(name: str, entry: os.DirEntry[str], look: Look, before: Found | None) -> None:
     try:
         status = entry.stat(follow_symlinks=False)
     except OSError:
         look.torn = True
         return
     if stat.S_ISREG(status.st_mode):
-        look.found.append(Found(name=name, path=entry.path, stamp=_stamp(status), size=status.st_size))
+        same = before is not None and before.link is None and before.stamp == _stamp(status)
+        look.found.append(
+            before if before is not None and same
+            else Found(name=name, path=entry.path, stamp=_stamp(status), size=status.st_size)
+        )  # fmt: skip
     else:
         look.problems.append(Problem(shown(name), 0, 0, "$", "not a regular file: remove it, or ignore it"))
 
@@ -388,7 +426,8 @@ def _read_ignore(root: Path, look: Look) -> tuple[bytes | None, pathspec.GitIgno
         return text, _ignore(b"")
 
 
-def _read_all(look: Look, held: Mapping[Found, bytes]) -> None:
+def _read_all(look: Look, before: Mapping[str, Found], known: Look | None) -> None:
+    """`before`: what `known` found, by name."""
     total = 0
     for found in look.found:
         if found.size > MAX_FILE:
@@ -396,7 +435,7 @@ def _read_all(look: Look, held: Mapping[Found, bytes]) -> None:
             look.problems.append(Problem(shown(found.name), 0, 0, "$", f"too large: {message}"))
             continue
         try:
-            data = held.get(found)
+            data = None if known is None else _held(found, before.get(found.name), known)
             look.data[found.name] = _read_regular(found.path, MAX_FILE) if data is None else data
         except FileNotFoundError:
             look.torn = True
@@ -409,6 +448,12 @@ def _read_all(look: Look, held: Mapping[Found, bytes]) -> None:
             look.data.clear()
             look.problems.append(Problem(WHOLE, 0, 0, "$", f"more than {format_bytes(MAX_TOTAL)} of catalog files"))
             return
+
+
+def _held(found: Found, before: Found | None, known: Look) -> bytes | None:
+    """What an earlier look read of a file that cannot have been written to since."""
+    same = before is not None and (before is found or before == found)
+    return known.data.get(found.name) if same and _shows(found, known.at) else None
 
 
 def _read_regular(path: str, limit: int, *, follow: bool = True) -> bytes:

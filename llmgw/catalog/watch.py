@@ -1,7 +1,8 @@
 """Follow a catalog directory: each settled new state, once.
 
-File events are hints that make it quick. What counts is a cheap fingerprint, taken at each hint and each poll, and a
-whole new reading where it changed, and now and then though it did not.
+File events are hints that make it quick. What counts are looks, one at each hint and each poll: at every file's times,
+and into those that changed or may have been written to again within what their times can tell. Now and then, and
+whenever somebody asks for it, all are read, whatever their times say.
 """
 
 import asyncio
@@ -18,12 +19,12 @@ from watchfiles import Change, awatch
 from llmgw.catalog import git
 from llmgw.catalog.asks import Asks
 from llmgw.catalog.mounts import why_silent
-from llmgw.catalog.source import IGNORE_FILE, Look, Settling, Source, look_at
+from llmgw.catalog.source import IGNORE_FILE, Checkout, Look, Settling, Source, look_at
 from llmgw.errors import CatalogUnreadable, LlmgwError
 from llmgw.tasks import Tasks
 
 POLL: Final = 2.0  #: seconds between two looks that no event asked for
-REHASH: Final = 60.0  #: seconds after which all is read again, whatever the fingerprint says
+REHASH: Final = 60.0  #: seconds after which all is read again, whatever the files' times say
 SHARE: Final = 100  #: a poll that takes long is made rarer: it may use one part in so many of the time
 STEP_MS: Final = 30  #: events this close together are one hint
 REARM: Final = 1.0  #: seconds before a broken watch is tried again; doubled up to the cap
@@ -93,38 +94,44 @@ def _watcher(why: str | None, poll: float, *, wanted: bool) -> str:
 
 
 class _Reader:
-    """Reads the directory where its fingerprint says that it changed."""
+    """Looks at the directory, and waits until it rests where that says that it changed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._look = Look(error="not looked at yet")
+        self._checkout = Checkout()
         self._cost = 0.0
-        self._read_at = float("-inf")
+        self._read_at = float("-inf")  #: when all was read
         self._changed = False
         self._source: Source | None = None
         self._error: LlmgwError | None = None
         self.asked = 0
 
     async def look_again(self, *, anew: bool = False) -> bool:
-        """Whether anything had changed. It has been read, then; `anew`: in any case."""
+        """Whether anything had changed. It has settled, then; `anew`: all is read, in any case."""
         started = time.monotonic()
-        look = await asyncio.to_thread(look_at, self._path)
-        self._cost = time.monotonic() - started
+        anew = anew or started - self._read_at >= REHASH
+        look = await asyncio.to_thread(look_at, self._path, contents=True, known=None if anew else self._look)
+        if anew:
+            self._read_at = started
+        else:
+            self._cost = time.monotonic() - started
         self._changed = look != self._look or look.torn
-        if self._changed or anew or started - self._read_at >= REHASH:
-            self._look = look
-            await self._read()
-            self._read_at = time.monotonic()
+        self._look = look
+        if self._changed or anew:
+            await self._settle(look)
         return self._changed
 
-    async def _read(self) -> None:
-        settling = Settling(self._path)
+    async def _settle(self, look: Look) -> None:
+        settling = Settling(self._path, first=look, checkout=self._checkout)
         try:
             while (wait := await asyncio.to_thread(settling.step)) is not None:  # noqa: ASYNC110 - rest has no event
                 await asyncio.sleep(wait)
             self._source, self._error = settling.source, None
         except CatalogUnreadable as error:
             self._source, self._error = None, error
+        # The look that was believed is no news to the next. Where none was, what is there then is.
+        self._look = settling.look or look
 
     def observation(self, watcher: str) -> Observation:
         if self._source is not None and self._source.note:

@@ -11,7 +11,7 @@ from catalog_texts import MODEL, commit_all, git, model
 from llmgw.catalog import source as source_module
 from llmgw.catalog.git import facts
 from llmgw.catalog.load import revision_of
-from llmgw.catalog.source import COARSE, MAX_FILE, Settling, Source, look_at, read_source
+from llmgw.catalog.source import COARSE, MAX_FILE, Checkout, Settling, Source, look_at, read_source
 from llmgw.errors import CatalogUnreadable
 
 
@@ -473,3 +473,102 @@ def test_a_file_that_is_another_is_read_though_it_was_known(tmp_path: Path) -> N
     first.at += 2 * COARSE
     file.write_text("a: 22\n")
     assert look_at(tmp_path, contents=True, known=first).data["a.yaml"] == b"a: 22\n"
+
+
+def test_a_file_written_twice_within_what_its_times_can_tell_is_read_again_until_they_can(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("a: 1\n")
+    first = look_at(tmp_path, contents=True)
+    file.write_text("a: 2\n")
+    # As on a file system of whole seconds: the second writing left size and times as they were.
+    first.found = look_at(tmp_path).found
+    again = look_at(tmp_path, contents=True, known=first)
+    assert again.data == {"a.yaml": b"a: 2\n"}
+    assert again != first
+
+
+def test_a_file_of_the_future_is_read_by_each_look(tmp_path: Path) -> None:
+    """As after the clock was set back."""
+    file = tmp_path / "a.yaml"
+    file.write_text("a: 1\n")
+    os.utime(file, (time.time() + 3600, time.time() + 3600))
+    first = look_at(tmp_path, contents=True)
+    first.at += 2 * COARSE
+    again = look_at(tmp_path, contents=True, known=first)
+    assert again.data["a.yaml"] is not first.data["a.yaml"]
+
+
+def test_a_file_replaced_by_an_older_one_of_its_size_and_time_is_read(tmp_path: Path) -> None:
+    """As `cp -p`, `mv` and `rsync -t` leave them."""
+    file, other = tmp_path / "a.yaml", tmp_path / "other"
+    file.write_text("a: 1\n")
+    other.write_text("a: 2\n")
+    for each in (file, other):
+        os.utime(each, (1_000_000_000, 1_000_000_000))
+    first = look_at(tmp_path, contents=True)
+    first.at += 2 * COARSE
+    other.replace(file)
+    moved = look_at(tmp_path, contents=True, known=first)
+    assert moved.data == {"a.yaml": b"a: 2\n"}
+    moved.at += 2 * COARSE
+    with file.open("r+") as opened:
+        opened.write("a: 3\n")
+    os.utime(file, (1_000_000_000, 1_000_000_000))
+    assert look_at(tmp_path, contents=True, known=moved).data == {"a.yaml": b"a: 3\n"}
+
+
+def test_a_link_that_leads_elsewhere_is_read_though_all_its_targets_are_alike(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text(name)
+        os.utime(tmp_path / name / "a.txt", (1_000_000_000, 1_000_000_000))
+    (tmp_path / "current").symlink_to("one")
+    (tmp_path / "a.yaml").symlink_to("current/a.txt")
+    first = look_at(tmp_path, contents=True)
+    first.at += 2 * COARSE
+    (tmp_path / "current").unlink()
+    (tmp_path / "current").symlink_to("two")
+    assert look_at(tmp_path, contents=True, known=first).data == {"a.yaml": b"two"}
+
+
+def test_what_was_known_of_another_directory_counts_for_nothing(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "one" / "a.yaml").write_text("a: 1\n")
+    os.link(tmp_path / "one" / "a.yaml", tmp_path / "two" / "a.yaml")
+    first = look_at(tmp_path / "one", contents=True)
+    first.at += 2 * COARSE
+    again = look_at(tmp_path / "two", contents=True, known=first)
+    assert again.data["a.yaml"] is not first.data["a.yaml"]
+    assert again.found[0].path == str(tmp_path / "two" / "a.yaml")
+
+
+def test_git_is_asked_for_a_commits_files_once(repo: Path) -> None:
+    first = facts(repo)
+    assert first is not None
+    assert facts(repo, known=first) is first
+    (repo / "b.yaml").write_text(model("b"))
+    head = commit_all(repo)
+    again = facts(repo, known=first)
+    assert again is not None
+    assert (again.commit, sorted(again.tree)) == (head, ["a.yaml", "b.yaml"])
+
+
+def test_what_a_checkout_was_found_to_be_holds_for_that_content_alone(repo: Path) -> None:
+    checkout = Checkout()
+
+    def dirty() -> bool:
+        settling = Settling(repo, checkout=checkout)
+        while (wait := settling.step()) is not None:
+            time.sleep(wait)
+        return settling.source.dirty
+
+    assert not dirty()
+    (repo / "a.yaml").write_text(model("b"))
+    assert dirty()
+    commit_all(repo)
+    assert not dirty()
+    git(repo, "checkout", "-q", "HEAD~1")
+    assert not dirty()
+    git(repo, "update-ref", "--no-deref", "HEAD", "main")
+    assert dirty()

@@ -16,8 +16,9 @@ import pytest
 from catalog_texts import MODEL, commit_all, git, model
 from watchfiles import awatch
 
+from llmgw.catalog.asks import Asks
 from llmgw.catalog.mounts import why_silent
-from llmgw.catalog.source import Source
+from llmgw.catalog.source import COARSE, Source
 from llmgw.catalog.watch import Observation, follow
 from llmgw.errors import CatalogUnreadable
 
@@ -34,8 +35,8 @@ class Following:
         self.seen: list[Observation] = []
         self._more = asyncio.Event()
 
-    async def run(self, path: Path, poll: float, events: Any, silent: Silent) -> None:
-        async with aclosing(follow(path, poll=poll, events=events, silent=silent)) as states:
+    async def run(self, path: Path, poll: float, events: Any, silent: Silent, asks: Asks) -> None:
+        async with aclosing(follow(path, poll=poll, events=events, silent=silent, asks=asks)) as states:
             async for state in states:
                 self.seen.append(state)
                 self._more.set()
@@ -58,10 +59,10 @@ class Following:
 
 @asynccontextmanager
 async def following(
-    path: Path, poll: float = NEVER, events: Any = awatch, silent: Silent = why_silent
+    path: Path, poll: float = NEVER, events: Any = awatch, silent: Silent = why_silent, asks: Asks | None = None
 ) -> AsyncIterator[Following]:
     follower = Following()
-    task = asyncio.create_task(follower.run(path, poll, events, silent))
+    task = asyncio.create_task(follower.run(path, poll, events, silent, asks or Asks()))
     try:
         yield follower
     finally:
@@ -348,6 +349,24 @@ async def test_a_config_map_whose_data_link_is_swapped_is_followed(tmp_path: Pat
         (tmp_path / "..data_tmp").symlink_to("..2026_2")
         (tmp_path / "..data_tmp").replace(tmp_path / "..data")
         await seen.files(a="2")
+
+
+async def test_a_change_has_that_file_read_and_an_ask_every_file(tmp_path: Path) -> None:
+    for number in range(50):
+        (tmp_path / f"m{number}.yaml").write_text("name: old")
+    await asyncio.sleep(COARSE + 0.1)  # from then on their times tell of a further writing
+    asks = Asks()
+    async with following(tmp_path, asks=asks) as seen:
+        first = (await seen.until(lambda state: state.source is not None)).source
+        (tmp_path / "m7.yaml").write_text("name: new")
+        second = (await seen.until(lambda state: state.source != first)).source
+        assert first is not None
+        assert second is not None
+        assert [name for name, data in second.files.items() if data is not first.files[name]] == ["m7.yaml"]
+        asks.ask()
+        third = (await seen.until(lambda state: state.asked == asks.number)).source
+        assert third == second
+        assert not [name for name, data in third.files.items() if data is second.files[name]]
 
 
 SHORT_OF_INSTANCES = """
