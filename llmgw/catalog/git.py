@@ -21,6 +21,9 @@ from llmgw.errors import CatalogUnreadable
 TIMEOUT: Final = 10.0
 """Seconds for one git command: a hung network file system must not hang the watcher."""
 
+_LONGEST_HEAD: Final = 256
+"""Bytes, of what cat-file says before an object: an id, a kind, a size."""
+
 LINK: Final = "120000"  #: a tree entry's mode: symbolic link
 SUBMODULE: Final = "160000"
 
@@ -160,12 +163,13 @@ def blobs(directory: Path, oids: Iterable[str], *, timeout: float = TIMEOUT, env
     answer = _git(directory, timeout, "cat-file", "--batch", said=asked, env=env)
     if answer.returncode != 0:
         raise CatalogUnreadable(f"git cannot read {directory}: {last_line(answer.stderr)}")
-    found, rest = {}, answer.stdout
-    while rest:
-        head, _, rest = rest.partition(b"\n")
+    found, said, at = {}, answer.stdout, 0
+    while at < len(said):
+        head, _, _ = said[at : at + _LONGEST_HEAD].partition(b"\n")
         oid, _, told = head.decode("ascii", "replace").partition(" ")
-        size = _size(directory, oid, told)
-        found[oid], rest = rest[:size], rest[size + 1 :]
+        begins = at + len(head) + 1
+        at = begins + _size(directory, oid, told) + 1
+        found[oid] = said[begins : at - 1]
     return found
 
 

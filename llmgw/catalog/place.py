@@ -22,7 +22,7 @@ from llmgw.catalog.asks import Asks
 from llmgw.catalog.git import NothingThere
 from llmgw.catalog.mirror import HEAD, Mirror
 from llmgw.catalog.origin import Origin, RefKind
-from llmgw.catalog.revisions import NoRevision, read_revision
+from llmgw.catalog.revisions import NoRevision, Read, read_revision
 from llmgw.catalog.source import Source, read_source
 from llmgw.catalog.watch import Observation, follow
 from llmgw.errors import CatalogUnreadable, LlmgwError
@@ -97,11 +97,12 @@ class Committed:
         self._path = path
         self._ref = ref
         self._below = below
+        self._last = Read()
         self.name = name or str(path)
         self.asks = Asks()
 
     def read(self, revision: str | None = None) -> Source:
-        return read_revision(self._path, revision or self._ref, below=self._below)
+        return read_revision(self._path, revision or self._ref, below=self._below, known=self._last)
 
     async def follow(self) -> AsyncGenerator[Observation, None]:
         told = _Told()
@@ -129,6 +130,7 @@ class Elsewhere:
     def __init__(self, origin: Origin, home: Path) -> None:
         self._origin = origin
         self._mirror = Mirror(origin, home)
+        self._last = Read()
         self._since: float | None = None  #: when it could not be reached first
         self._failures = 0
         self._hopeless: str | None = None  #: what another copy was no remedy for
@@ -140,7 +142,8 @@ class Elsewhere:
         if not git.is_bare(self._mirror.path):
             raise CatalogUnreadable(f"{self._origin.where} has not been fetched yet")
         try:
-            return read_revision(self._mirror.path, self._here(revision or "HEAD"), below=self._origin.inside)
+            here = self._here(revision or "HEAD")
+            return read_revision(self._mirror.path, here, below=self._origin.inside, known=self._last)
         except NoRevision as error:
             fetched = f"the last {self._origin.depth} commits" if self._origin.depth else "all commits"
             raise NoRevision(

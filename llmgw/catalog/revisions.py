@@ -32,16 +32,29 @@ _MAX_SMALL: Final = 64 * KIB
 Tree = Mapping[str, tuple[str, str]]
 
 
-def read_revision(directory: Path, revision: str, *, below: str = "", env: git.Env = None) -> Source:
+class Read:
+    """What the revision held that was read last. Objects never change: the next is asked for those that it alone has.
+
+    Threads may share one: what it holds is replaced whole, and all of it is true."""
+
+    def __init__(self) -> None:
+        self.facts: tuple[object, git.Facts] | None = None  #: of which directory
+        self.blobs: Mapping[str, bytes] = {}
+
+
+def read_revision(
+    directory: Path, revision: str, *, below: str = "", env: git.Env = None, known: Read | None = None
+) -> Source:
     """What `directory`, in a checkout or a bare repository, holds at `revision`: a commit, tag, branch or `HEAD~2`.
     Blocks.
 
     As `read_source` for the working tree; of a submodule nothing is read, since its objects are another repository's.
     `below`: a directory in it that is read instead, whether or not it is checked out. `env`: see `git.QUARANTINE`.
-    Raises CatalogUnreadable with advice.
+    `known`: of one that was read before; it is of this one then. Raises CatalogUnreadable with advice.
     """
-    facts = _facts(directory, revision, below, env)
-    objects = _Objects(directory, env)
+    known = Read() if known is None else known
+    facts = _facts(directory, revision, below, env, known)
+    objects = _Objects(directory, env, known.blobs)
     ignore, problems = _ignored(objects, facts.tree)
     wanted: dict[str, str] = {}
     for name, (mode, oid) in facts.tree.items():
@@ -56,6 +69,7 @@ def read_revision(directory: Path, revision: str, *, below: str = "", env: git.E
         else:
             wanted[name] = facts.tree[target][1]
     files, refused = _contents(objects, wanted)
+    known.blobs = {wanted[name]: data for name, data in files.items()}
     modules = sorted(name for name, (mode, _) in facts.tree.items() if mode == git.SUBMODULE)
     note = f"submodules are not read at a revision: {', '.join(map(shown, modules))}" if modules else None
     return Source(
@@ -77,28 +91,41 @@ class _Objects:
 
     directory: Path
     env: git.Env
+    known: Mapping[str, bytes]
 
     def sizes(self, oids: Iterable[str]) -> dict[str, int]:
-        return git.sizes(self.directory, oids, env=self.env)
+        here, further = self._known(oids)
+        sizes = {oid: len(data) for oid, data in here.items()}
+        return sizes | git.sizes(self.directory, further, env=self.env) if further else sizes
 
     def blobs(self, oids: Iterable[str]) -> dict[str, bytes]:
-        return git.blobs(self.directory, oids, env=self.env)
+        here, further = self._known(oids)
+        return here | git.blobs(self.directory, further, env=self.env) if further else here
+
+    def _known(self, oids: Iterable[str]) -> tuple[dict[str, bytes], list[str]]:
+        """And those that git is to be asked for."""
+        wanted = list(oids)
+        here = {oid: self.known[oid] for oid in wanted if oid in self.known}
+        return here, [oid for oid in wanted if oid not in here]
 
 
-def _facts(directory: Path, revision: str, below: str, env: git.Env) -> git.Facts:
+def _facts(directory: Path, revision: str, below: str, env: git.Env, known: Read) -> git.Facts:
     root = directory.resolve()
     if not root.is_dir():
         raise CatalogUnreadable(f"cannot read {directory}: name the directory that holds the catalog")
     if git.repository(root) is None:
         raise CatalogUnreadable(f"{directory} is in no git checkout, so there is no revision {quoted(revision)} of it")
     try:
-        facts = git.facts(root, revision, within=git.inside(root, below) if below else None, env=env)
+        of = (root, within := git.inside(root, below) if below else None)
+        before = known.facts[1] if known.facts is not None and known.facts[0] == of else None
+        facts = git.facts(root, revision, within=within, env=env, known=before)
     except FileNotFoundError as error:
         raise CatalogUnreadable(f"reading revision {quoted(revision)} takes git, which is not installed") from error
     if facts is None and revision == "HEAD":
         raise CatalogUnreadable(f"the repository of {directory} has no commit yet at its HEAD: push or commit one")
     if facts is None:
         raise NoRevision(f"no revision {quoted(revision)} in the repository of {directory}: `git log` lists them")
+    known.facts = (of, facts)
     return facts
 
 

@@ -300,9 +300,11 @@ def _same_ignore_file(look: Look, facts: git.Facts) -> bool:
 
 def is_wanted(name: str, ignore: pathspec.GitIgnoreSpec) -> bool:
     """Whether a relative path is a catalog file: YAML, no part a dot-name, not ignored."""
-    parts = name.split("/")
-    if not is_yaml(name) or any(part.startswith(".") for part in parts):
+    if not is_yaml(name) or name.startswith(".") or "/." in name:
         return False
+    if not ignore.patterns:
+        return True
+    parts = name.split("/")
     above = ("/".join(parts[:count]) + "/" for count in range(1, len(parts)))
     return not ignore.match_file(name) and not any(ignore.match_file(directory) for directory in above)
 

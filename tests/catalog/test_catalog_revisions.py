@@ -6,7 +6,7 @@ import pytest
 from catalog_texts import ENGINES, commit_all, git, model
 
 from llmgw.catalog.load import load_catalog
-from llmgw.catalog.revisions import read_revision
+from llmgw.catalog.revisions import Read, read_revision
 from llmgw.catalog.source import MAX_FILE, read_source
 from llmgw.errors import CatalogUnreadable
 
@@ -114,3 +114,34 @@ def test_a_submodule_is_named_as_not_read(catalog: Path, tmp_path: Path) -> None
     read = read_revision(catalog, "HEAD")
     assert names(dict(read.files)) == ["a.yaml", "more/b.yml"]
     assert read.note == "submodules are not read at a revision: module"
+
+
+def test_of_a_further_revision_only_what_it_alone_has_is_asked_for(catalog: Path) -> None:
+    known = Read()
+    first = read_revision(catalog, "HEAD", known=known)
+    (catalog / "a.yaml").write_text(model("other"))
+    second_commit = commit_all(catalog)
+    second = read_revision(catalog, "HEAD", known=known)
+    assert second == read_revision(catalog, "HEAD")
+    assert second.commit == second_commit
+    assert second.files["more/b.yml"] is first.files["more/b.yml"]
+    assert read_revision(catalog, "HEAD~1", known=known) == first
+
+
+def test_what_was_read_of_one_directory_is_not_taken_for_anothers(catalog: Path) -> None:
+    known = Read()
+    whole = read_revision(catalog.parent, "HEAD", known=known)
+    assert names(dict(whole.files)) == ["catalog/a.yaml", "catalog/more/b.yml", "outside.yaml"]
+    assert names(dict(read_revision(catalog, "HEAD", known=known).files)) == ["a.yaml", "more/b.yml"]
+    below = read_revision(catalog, "HEAD", below="more", known=known)
+    assert names(dict(below.files)) == ["b.yml"]
+    assert read_revision(catalog.parent, "HEAD", known=known) == whole
+
+
+def test_what_git_tells_of_many_objects_is_taken_apart_where_one_ends(catalog: Path) -> None:
+    texts = {f"m{number}.yaml": "\n" * number + "a: 1" + "\nblob 4\n" * (number % 3) for number in range(40)}
+    for name, text in texts.items():
+        (catalog / name).write_text(text)
+    commit_all(catalog)
+    read = read_revision(catalog, "HEAD").files
+    assert {name: read[name].decode() for name in texts} == texts
