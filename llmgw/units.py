@@ -1,8 +1,7 @@
 """Sizes, durations and instants, and how people write them ("24GiB", "15m")."""
 
 import re
-from dataclasses import dataclass
-from typing import Final, NewType
+from typing import Final, NamedTuple, NewType
 
 Bytes = NewType("Bytes", int)
 Seconds = NewType("Seconds", float)
@@ -24,8 +23,7 @@ BYTES_PATTERN: Final = r"^(\d{1,15})(\.\d{1,6})? ?(B|kB|KB|MB|GB|TB|KiB|MiB|GiB|
 SECONDS_PATTERN: Final = r"^(\d{1,9}(\.\d{1,6})?(ms|s|m|h|d))+$(?!\n)"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Instant:
+class Instant(NamedTuple):
     """Now, on both clocks. Durations inside one process use `mono`; anything stored or sent uses `wall`."""
 
     mono: Mono

@@ -72,8 +72,9 @@ class Trace:
         self, request: Request, client: str, model: str, asked: str, tokens: tuple[int, int], *, at: float,
         took: float = 0.0, tries: int = 1,
     ) -> Line:  # fmt: skip
+        head = request.head
         return Line(
-            at=at, id=request.id, method=request.method, path=request.path, status=self.status, took=_rounded(took),
+            at=at, id=request.id, method=head.method, path=head.path, status=self.status, took=_rounded(took),
             client=client, key=request.caller.name, model=model, asked="" if asked == model else asked,
             served_by=self.served_by, replica=self.replica, code=self.code,
             held=None if self.held is None else _rounded(self.held),

@@ -12,9 +12,10 @@ def read_model(request: Request) -> str:
 
     A wrong type for what is JSON all the same is overlooked: curl's -d sends one.
     """
-    if request.content_encoding and request.content_encoding.lower() != b"identity":
+    fields = request.head.fields
+    if fields.content_encoding and fields.content_encoding.lower() != b"identity":
         raise BadBody("compressed bodies are not read: send it plain", Code.UNSUPPORTED_MEDIA_TYPE, status=415)
-    kind = request.content_type
+    kind = fields.content_type
     if is_form(kind):
         return find_model(kind, request.body).name
     if kind[:10].lower() == b"multipart/":
@@ -27,7 +28,8 @@ def rewrite(request: Request, name: str, params: Params | None = None) -> bytes:
     """The body of a request that `read_model` accepted, with another name in it, and what `params` say. Nothing else
     changes, and of a form the name alone. Raises BadBody."""
     body = request.body
-    if not is_form(request.content_type):
+    kind = request.head.fields.content_type
+    if not is_form(kind):
         return openai.rewrite_model(body, name) if params is None else openai.reshape(body, name, params)
-    found = find_model(request.content_type, body)
+    found = find_model(kind, body)
     return b"".join((body[: found.start], name.encode(), body[found.end :]))

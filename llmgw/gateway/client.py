@@ -50,8 +50,7 @@ class ClientConnection(asyncio.Protocol):
 
     __slots__ = (
         "_advancing", "_awaited", "_backlog", "_backlog_size", "_busy", "_exchange", "_limits", "_lingering",
-        "_loop", "_parser", "_patience", "_service", "_transport", "_writing_paused", "closing",
-        "deadline",
+        "_loop", "_parser", "_patience", "_service", "_transport", "_writing_paused", "closing", "deadline", "peer",
     )  # fmt: skip
 
     def __init__(
@@ -77,14 +76,9 @@ class ClientConnection(asyncio.Protocol):
         self._backlog_size = 0
         self._writing_paused = False
         self._lingering = False
+        self.peer = ""  #: the address that it comes from
         self.closing = False  #: close after the answer under way
         self.deadline = NEVER  #: loop time at which patience ends
-
-    @property
-    def peer(self) -> str:
-        """The address that it comes from."""
-        name = self._transport.get_extra_info("peername") if self._transport is not None else None
-        return str(name[0]) if name else ""
 
     @property
     def busy(self) -> bool:
@@ -94,6 +88,8 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        name = transport.get_extra_info("peername")
+        self.peer = str(name[0]) if name else ""
         self._service.opened(self)
         self.deadline = self._loop.time() + self._limits.head
 
@@ -240,7 +236,7 @@ class ClientConnection(asyncio.Protocol):
     def _refuse_and_linger(self, error: ApiError) -> None:
         """Answer what is no request, or too large a one. Closing while data is unread would reset the connection and
         take the answer with it, so read on for a while."""
-        echo = b"X-Request-Id: %b\r\n" % http1.new_request_id()
+        echo = http1.tag_of(http1.new_request_id())
         extra = _error_headers(error)
         self.write(
             http1.answer(error.status, error_body(error), echo=echo, extra=extra, keep_alive=False, head_only=False)

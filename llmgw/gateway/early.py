@@ -4,7 +4,6 @@ nor a proxy between gives it up. No I/O.
 Its status is 200 from then on. What would have been another becomes an event with an error object in it.
 """
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -12,7 +11,7 @@ import msgspec
 from llmgw.gateway import http1
 from llmgw.gateway.http1 import Request
 from llmgw.gateway.openai import event_of
-from llmgw.gateway.reply import Reply
+from llmgw.gateway.reply import Answered, Reply
 
 MOST: Final = 256 * 1024
 """Bytes that are kept of an answer that is no event stream."""
@@ -62,12 +61,12 @@ class Early(Reply):
         line = b": %b\n\n" % " ".join(text.split()).encode(errors="replace")
         return http1.chunk(line) if self._chunked else line
 
-    def head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    def head(self, answered: Answered, length: int | None) -> bytes:
         """The client has one already."""
         chunked, keep_alive = self._chunked, self.keep_alive
-        super().head(status, headers)
-        if not self._stream or status != 200:
-            self._status, self._collected = status, bytearray()
+        super().head(answered, length)
+        if not self._stream or answered.status != 200:
+            self._status, self._collected = answered.status, bytearray()
         self._stream, self._chunked, self._sized, self.keep_alive = True, chunked, False, keep_alive
         return b""
 

@@ -15,7 +15,7 @@ def begin(relay: Relay, client: Client, request: Request) -> "Exchange | None":
     if (stopped := relay.table.stopped) is not None:  # before the body is looked at
         refuse(relay, client, request, relay.table.stop_refusal(stopped).answer(relay.clock.now().wall))
         return None
-    if request.foreign:
+    if request.head.fields.foreign:
         message = "pages of other sites may not use the models here; one of this machine may"
         refuse(relay, client, request, ApiError(status=403, code=Code.ORIGIN_NOT_ALLOWED, message=message))
         return None

@@ -15,10 +15,10 @@ from llmgw.gateway.lines import Line
 from llmgw.gateway.openai import ApiError, BadBody, Code
 from llmgw.gateway.params import Params
 from llmgw.gateway.relay import Held, Relay
-from llmgw.gateway.reply import Reply
+from llmgw.gateway.reply import Answered, Reply
 from llmgw.gateway.routes import Route
 from llmgw.gateway.seeking import NOTHING, Seeking
-from llmgw.gateway.upstream import EngineConnection, Headers, Target, dial
+from llmgw.gateway.upstream import EngineConnection, Target, dial
 from llmgw.gateway.verdicts import lost, unusable
 from llmgw.ids import ModelName
 from llmgw.units import MIB
@@ -82,10 +82,11 @@ class Exchange(Seeking):
         relay.taken(target, self._request.caller)
         self._meter.in_flight += 1
         # That a kept connection is stale shows only after sending, so a body that is not kept goes over a fresh one.
-        fresh = self._fresh_only or len(self._request.body) > KEPT_BODY
-        connection = None if fresh else target.take_idle()
-        if connection is None or not self._send_over(connection, target):
-            relay.tasks.start(self._dial(target), "gateway dial")
+        idle = () if self._fresh_only or len(self._request.body) > KEPT_BODY else target.idle
+        while idle:
+            if self._send_over(idle.pop(), target):  # the one used last: the likeliest to be alive
+                return
+        relay.tasks.start(self._dial(target), "gateway dial")
 
     async def _dial(self, target: Target) -> None:
         try:
@@ -105,8 +106,9 @@ class Exchange(Seeking):
 
     def _send_over(self, connection: EngineConnection, target: Target) -> bool:
         request, body = self._request, self._request.body
-        head = b"POST %b HTTP/1.1\r\n%b%bContent-Length: %d\r\n\r\n" % (
-            target.path(request.target), target.head, request.forward, len(body),
+        asked = request.head
+        head = b"POST %b HTTP/1.1\r\n%b%b%bContent-Length: %d\r\n\r\n" % (
+            target.path(asked.target), target.head, asked.fields.forward, request.tag, len(body),
         )  # fmt: skip
         if not connection.send(self, head, body):
             return False
@@ -118,7 +120,8 @@ class Exchange(Seeking):
 
     # the engine's side
 
-    def engine_answered(self, status: int, headers: Headers, body: bytes, done: bool) -> None:
+    def engine_answered(self, answered: Answered, length: int | None, body: bytes, done: bool) -> None:
+        status = answered.status
         first = self._trace.first = self._relay.loop.time() - self._started
         self._trace.status = status
         self._meter.first_byte.add(first)
@@ -133,7 +136,7 @@ class Exchange(Seeking):
             if status >= 400:
                 self._refused_by(target, status)
         reply = self._reply
-        head = reply.head(status, headers)
+        head = reply.head(answered, length)
         reply.tally.begin(body, stream=reply.is_stream)
         data = head + reply.framed(body, done)
         if done:
@@ -286,9 +289,11 @@ class Exchange(Seeking):
             self._target = self._connection = self._line = None
 
     def _end(self) -> None:
-        self._stop_waiting()
-        self._request.release()
-        self._request.caller.leave()
+        request, stay = self._request, self._stay
+        if stay is not None:
+            self._stop_waiting()
+        request.release()
+        request.caller.leave()
         tokens = self._count_tokens()
         if self._relay.access is not None:
             self._relay.access.add(

@@ -20,6 +20,7 @@ from llmgw.gateway.admission import Buffers
 from llmgw.gateway.fields import Fields, understand
 from llmgw.gateway.keys import Caller, Credential
 from llmgw.gateway.openai import ApiError, Code
+from llmgw.gateway.repeats import Repeat
 from llmgw.units import format_bytes
 
 MAX_HEAD: Final = 64 * 1024
@@ -33,46 +34,72 @@ LAST_CHUNK: Final = b"0\r\n\r\n"
 
 _SANE_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}").fullmatch
 _ABSOLUTE: Final = re.compile(rb"https?://[^/?#]*", re.IGNORECASE).match
-_ID_PREFIX: Final = b"req-" + secrets.token_hex(6).encode()
+_ID_PREFIX: Final = f"req-{secrets.token_hex(6)}-"
 _ids: Final = itertools.count(1)
 
 
-def new_request_id() -> bytes:
+def new_request_id() -> str:
     """Unique across processes by its random part, within one by counting: cheaper than a fresh uuid for each."""
-    return b"%b-%x" % (_ID_PREFIX, next(_ids))
+    return f"{_ID_PREFIX}{next(_ids):x}"
+
+
+def tag_of(request_id: str) -> bytes:
+    return b"X-Request-Id: %b\r\n" % request_id.encode("latin-1")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What the head of a request says, all but the length of the body: as often as it comes again.
+
+    `target`: as sent, in origin form: path and query.
+    """
+
+    method: str
+    target: bytes
+    path: str
+    http11: bool
+    fields: Fields
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One complete request. `forward`: the header block that travels on, with no framing and no credentials."""
+    """One complete request."""
 
-    method: str
-    target: bytes  #: as sent, in origin form: path and query
-    path: str
-    body: bytes
-    http11: bool
-    keep_alive: bool
-    content_type: bytes  #: as sent
-    content_encoding: bytes
-    forward: bytes
-    echo: bytes  #: header block that every answer to it carries
-    foreign: bool  #: a page of another site sent it without asking first
-    buffers: Buffers
+    head: Head
+    id: str
+    tag: bytes  #: header block that names it
     caller: Caller
-    id: str = ""
-    denied: ApiError | None = None  #: who sent it may not ask at all
-    fallback: bool = True  #: another model may answer where the catalog says so
-    comments: bool | None = None  #: a stream that waits is to begin with comments; None: as the model has it
+    buffers: Buffers
+    body: bytes = b""
     counted: int = 0  #: bytes of `buffers` that its body takes
+    keep_alive: bool = True
+    denied: ApiError | None = None  #: who sent it may not ask at all
+
+    @property
+    def method(self) -> str:
+        return self.head.method
+
+    @property
+    def path(self) -> str:
+        return self.head.path
+
+    @property
+    def http11(self) -> bool:
+        return self.head.http11
+
+    @property
+    def echo(self) -> bytes:
+        """Header block that every answer to it carries."""
+        return self.tag + self.head.fields.cross
 
     @property
     def head_only(self) -> bool:
-        return self.method == "HEAD"
+        return self.head.method == "HEAD"
 
     def release(self) -> None:
         """Its body is needed no more: forget it, and count it no longer. Idempotent."""
         self.body = b""
-        self.buffers.give(self.counted)
+        self.buffers.used -= self.counted
         self.counted = 0
 
 
@@ -104,8 +131,8 @@ class RequestParser:
     """
 
     __slots__ = (
-        "_admit", "_body", "_buffers", "_fed_head", "_headers", "_id", "_length", "_max_body", "_parser", "_request",
-        "_size", "_upgrading", "_url", "expects_continue", "last", "part", "ready", "refusal",
+        "_admit", "_body", "_buffers", "_fed_head", "_headers", "_id", "_known", "_length", "_max_body", "_parser",
+        "_request", "_size", "_upgrading", "_url", "expects_continue", "last", "part", "ready", "refusal",
     )  # fmt: skip
 
     def __init__(self, max_body: Callable[[], int], buffers: Buffers, admit: Admit) -> None:
@@ -113,6 +140,7 @@ class RequestParser:
         self._max_body = max_body
         self._buffers = buffers
         self._parser: Any = httptools.HttpRequestParser(self)
+        self._known: Repeat[Head] | None = None  #: the latest head, where it may come again
         self.part = START
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []  #: all but the next two, which differ from request to request
@@ -136,6 +164,9 @@ class RequestParser:
     def feed(self, data: bytes) -> None:
         if self.refusal is not None or self.last:
             return
+        known, first = self._known, self.part is START
+        if known is not None and first and (at := known.body_in(data)) and self._again(known.meaning, data[at:]):
+            return
         began_before = self.part is HEAD
         try:
             self._parser.feed_data(data)
@@ -149,6 +180,24 @@ class RequestParser:
             self._fed_head += len(data)
             if self._fed_head > MAX_HEAD:
                 self._refuse_head()
+        if first and len(self.ready) == 1:
+            self._remember(data, self.ready[0])
+
+    def _again(self, head: Head, body: bytes) -> bool:
+        """Take a whole request whose head came before. False: it is to be parsed as any other, and refused as such."""
+        caller, denied = self._admit(head.fields.credential)
+        size = len(body)
+        if denied is not None or size > self._max_body() or not self._buffers.take(size):
+            return False
+        request_id = new_request_id()
+        self.ready.append(Request(head, request_id, tag_of(request_id), caller, self._buffers, body, size))
+        return True
+
+    def _remember(self, data: bytes, request: Request) -> None:
+        """The head of a request that came alone, if nothing in it is about this one request but its length."""
+        fields = request.head.fields
+        if request.keep_alive and self._id is None and fields.coding is None and fields.expect is None:
+            self._known = Repeat.of(data, request.body, request.head)
 
     # llhttp's callbacks, in the order in which they come
 
@@ -235,30 +284,11 @@ class RequestParser:
             self._refuse(denied)  # before the body is sent
         self._check_framing(fields, length, http11)
         self.expects_continue = fields.expect == b"100-continue" and http11
-        request_id = self._id
-        if request_id is None or not _SANE_ID(request_id):
-            request_id = new_request_id()
-        tag = b"X-Request-Id: %b\r\n" % request_id
+        sent = self._id
+        request_id = sent.decode("latin-1") if sent is not None and _SANE_ID(sent) else new_request_id()
         target = _origin_form(self._url)
-        return Request(
-            method=method,
-            target=target,
-            path=target.partition(b"?")[0].decode("latin-1"),
-            body=b"",
-            http11=http11,
-            keep_alive=False,
-            content_type=fields.content_type,
-            content_encoding=fields.content_encoding,
-            forward=fields.forward + tag,
-            echo=tag + fields.cross,
-            foreign=fields.foreign,
-            buffers=self._buffers,
-            caller=caller,
-            id=request_id.decode("latin-1"),
-            denied=denied,
-            fallback=fields.fallback,
-            comments=fields.comments,
-        )
+        head = Head(method, target, target.partition(b"?")[0].decode("latin-1"), http11, fields)
+        return Request(head, request_id, tag_of(request_id), caller, self._buffers, denied=denied)
 
     def _check_framing(self, fields: Fields, length: int, http11: bool) -> None:
         if http11 and not fields.hosts:

@@ -16,27 +16,35 @@ from llmgw.store.values import ApiKey
 from llmgw.units import Wall, format_seconds
 
 MINUTE: Final = 60.0
+_NOTHING: Final = 1e-6
+"""Seconds: less than that is what adding up many of them leaves."""
 _NO_DIGEST: Final = "0" * 64
 
 
-@dataclass(slots=True)
 class Bucket:
-    """So much a minute, in bursts of up to a minute's worth. It is overdrawn by what is known only afterwards."""
+    """So much a minute, in bursts of up to a minute's worth. It is overdrawn by what is known only afterwards.
 
-    per_minute: int
-    level: float = 0.0
-    at: float = 0.0  #: seconds, of the caller's clock
+    Kept as the moment at which it will be full again: the generic cell rate algorithm (ITU-T I.371), which needs no
+    timer and one number.
+    """
 
-    def fill(self, now: float) -> float:
-        """What is in it."""
-        self.level = min(float(self.per_minute), self.level + (now - self.at) * self.per_minute / MINUTE)
-        self.at = now
-        return self.level
+    __slots__ = ("_each", "_full_at", "per_minute")
+
+    def __init__(self, per_minute: int) -> None:
+        """Full. `now` is of one clock throughout, in seconds."""
+        self.per_minute = per_minute
+        self._each = MINUTE / per_minute
+        self._full_at = float("-inf")
 
     def until(self, amount: float, now: float) -> float:
         """Seconds until `amount` is in it; 0: it is."""
-        missing = amount - self.fill(now)
-        return max(0.0, missing * MINUTE / self.per_minute)
+        missing = self._full_at - now
+        wait = amount * self._each - MINUTE + (missing if missing > 0 else 0.0)
+        return wait if wait > _NOTHING else 0.0
+
+    def take(self, amount: float, now: float) -> None:
+        """Whether that is in it or not."""
+        self._full_at = (max(now, self._full_at)) + amount * self._each
 
 
 class Credential(NamedTuple):
@@ -55,7 +63,7 @@ class Caller:
 
     __slots__ = ("_requests", "_tokens", "answers", "in_flight", "key", "limited", "tokens_in", "tokens_out")
 
-    def __init__(self, key: ApiKey | None, now: float) -> None:
+    def __init__(self, key: ApiKey | None) -> None:
         self.key = key
         self.in_flight = 0
         self.answers: dict[str, int] = {}
@@ -63,17 +71,17 @@ class Caller:
         self.tokens_in = self.tokens_out = 0
         self._requests: Bucket | None = None
         self._tokens: Bucket | None = None
-        self.take_over(key, now)
+        self.take_over(key)
 
     @property
     def name(self) -> str:
         return "" if self.key is None else self.key.name
 
-    def take_over(self, key: ApiKey | None, now: float) -> None:
+    def take_over(self, key: ApiKey | None) -> None:
         """The key as it is from now on. A limit that is as it was goes on where it is."""
         self.key = key
-        self._requests = _bucket(self._requests, None if key is None else key.requests_per_minute, now)
-        self._tokens = _bucket(self._tokens, None if key is None else key.tokens_per_minute, now)
+        self._requests = _bucket(self._requests, None if key is None else key.requests_per_minute)
+        self._tokens = _bucket(self._tokens, None if key is None else key.tokens_per_minute)
 
     def may_ask(self, *names: str) -> bool:
         """For a model that goes by any of these."""
@@ -95,7 +103,7 @@ class Caller:
         if tokens is not None and (wait := tokens.until(1.0, now)):
             return self._refused(f"key {key.name!r} may use {tokens.per_minute} tokens a minute", wait)
         if requests is not None:
-            requests.level -= 1.0
+            requests.take(1.0, now)
         self.in_flight += 1
         return None
 
@@ -111,8 +119,7 @@ class Caller:
         self.tokens_in += tokens_in
         self.tokens_out += tokens_out
         if self._tokens is not None:
-            self._tokens.fill(now)
-            self._tokens.level -= tokens_in + tokens_out
+            self._tokens.take(tokens_in + tokens_out, now)
 
     def _refused(self, what: str, wait: float) -> ApiError:
         self.limited += 1
@@ -121,12 +128,12 @@ class Caller:
         return ApiError(status=429, code=Code.RATE_LIMITED, message=message, retry_after=after)
 
 
-def _bucket(before: Bucket | None, per_minute: int | None, now: float) -> Bucket | None:
+def _bucket(before: Bucket | None, per_minute: int | None) -> Bucket | None:
     if per_minute is None:
         return None
     if before is not None and before.per_minute == per_minute:
         return before
-    return Bucket(per_minute=per_minute, level=float(per_minute), at=now)
+    return Bucket(per_minute)
 
 
 MISSING: Final = ApiError(
@@ -141,19 +148,19 @@ WRONG: Final = ApiError(status=401, code=Code.KEY_WRONG, message="the API key is
 class Keyring:
     """The keys there are, by id, each with its doings. Changed in place: what is under way keeps its `Caller`."""
 
-    anonymous: Caller = field(default_factory=lambda: Caller(None, 0.0))
+    anonymous: Caller = field(default_factory=lambda: Caller(None))
     callers: Mapping[str, Caller] = field(default_factory=dict)
     required: bool = False
 
-    def change(self, keys: Iterable[ApiKey], now: float, *, required: bool = False) -> None:
+    def change(self, keys: Iterable[ApiKey], *, required: bool = False) -> None:
         """`required`: also where there are no keys."""
         callers: dict[str, Caller] = {}
         for key in keys:
             caller = self.callers.get(key.id)
             if caller is None:
-                caller = Caller(key, now)
+                caller = Caller(key)
             else:
-                caller.take_over(key, now)
+                caller.take_over(key)
             callers[key.id] = caller
         self.callers = callers
         self.required = required or bool(callers)

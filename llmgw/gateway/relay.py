@@ -182,7 +182,7 @@ class Relay:
         """What it has in common with others of the model; None: nothing that is of interest."""
         affinity = self.table.affinity.get(model)
         several = affinity is not None and len(self.by_model.get(model, ())) > 1
-        return affinity.key(request.forward, request.body) if affinity is not None and several else None
+        return affinity.key(request.head.fields.forward, request.body) if affinity is not None and several else None
 
     def any_of(self, model: ModelName, tried: frozenset[ReplicaId]) -> Target | None:
         """The endpoint to ask next, of those not tried, whether it has a free slot or not."""

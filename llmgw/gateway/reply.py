@@ -1,6 +1,5 @@
 """An engine's answer as its client gets it: header fields, framing, and how it ends when the engine is lost. No I/O."""
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -20,14 +19,24 @@ _NOT_RELAYED: Final = HOP_BY_HOP | {
 }  # fmt: skip
 
 
-class _Answered(NamedTuple):
+class Answered(NamedTuple):
+    """What the head of an engine's answer says, all but the length of the body. `coded`: it has a Transfer-Encoding."""
+
+    status: int
     lines: bytes  #: status line and header fields that travel on
     stream: bool  #: of server-sent events, as they are
+    coded: bool
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _understand(status: int, headers: tuple[tuple[bytes, bytes], ...]) -> _Answered:
-    """`headers` without Content-Length: engines send the same with each answer, but for that."""
+def understand(status: int, headers: tuple[tuple[bytes, bytes], ...]) -> Answered:
+    """`headers` without Content-Length: engines send the same with each answer, but for that.
+
+    Raises ValueError for a body that is coded otherwise than in chunks: it would go further without a word about it.
+    """
+    codings = [value.strip().lower() for name, value in headers if name.lower() == b"transfer-encoding"]
+    if codings and codings != [b"chunked"]:
+        raise ValueError("the only transfer coding of an answer that is understood is 'chunked'")
     lines, stream, plain = [http1.status_line(status)], False, True
     for name, value in headers:
         low = name.lower()
@@ -38,7 +47,7 @@ def _understand(status: int, headers: tuple[tuple[bytes, bytes], ...]) -> _Answe
         if low not in _NOT_RELAYED:
             lines += (name, b": ", value, b"\r\n")
     lines.append(b"X-Accel-Buffering: no\r\n")  # nginx in front of us must not collect the stream
-    return _Answered(b"".join(lines), stream and plain)
+    return Answered(status, b"".join(lines), stream and plain, bool(codings))
 
 
 class Reply:
@@ -58,27 +67,23 @@ class Reply:
         self.extra = b""  #: further header lines
         self.keep_alive = request.keep_alive  #: whether the connection can be used again after it
 
-    def head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
-        request, length, told = self._request, None, []
-        for field in headers:
-            if len(field[0]) == 14 and field[0].lower() == b"content-length":
-                length = field[1]
-            else:
-                told.append(field)
-        answered = _understand(status, tuple(told))
+    def head(self, answered: Answered, length: int | None) -> bytes:
+        """`length`: of the body, where the engine says it."""
+        request = self._request
+        http11 = request.head.http11
         self._stream = answered.stream
         framing, closing = b"", b""
-        if status in (204, 304):
+        if answered.status in (204, 304):
             self._sized = True
         elif length is not None and not self._stream:
             self._sized = True
-            framing = b"Content-Length: %b\r\n" % length
-        elif request.http11:
+            framing = b"Content-Length: %d\r\n" % length
+        elif http11:
             self._chunked = True
             framing = b"Transfer-Encoding: chunked\r\n"
         else:
             self.keep_alive = False
-        if self.keep_alive != request.http11:  # otherwise it is the version's default
+        if self.keep_alive != http11:  # otherwise it is the version's default
             closing = b"Connection: keep-alive\r\n" if self.keep_alive else b"Connection: close\r\n"
         return b"%b%b%b%b%b\r\n" % (answered.lines, request.echo, self.extra, framing, closing)
 

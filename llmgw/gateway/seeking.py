@@ -63,7 +63,7 @@ class Seeking(ABC):
 
     def route(self) -> None:
         """Send, hold, or refuse, by the table in force."""
-        self._go(self._relay.table.resolve(self._name, fallback=self._request.fallback))
+        self._go(self._relay.table.resolve(self._name, fallback=self._request.head.fields.fallback))
 
     def _go(self, resolution: Resolution) -> None:
         if self._stay is not None and not self._stay.goes_on(resolution):
@@ -167,7 +167,7 @@ class Seeking(ABC):
 
     def serve(self) -> bool:
         """Its turn has come: send it where there is a free slot. False: none of them will do."""
-        resolution = self._relay.table.resolve(self._name, fallback=self._request.fallback)
+        resolution = self._relay.table.resolve(self._name, fallback=self._request.head.fields.fallback)
         if self._stay is None or not self._stay.goes_on(resolution) or not isinstance(resolution, Route):
             self._go(resolution)
             return False
@@ -184,7 +184,7 @@ class Seeking(ABC):
         if stay is not None and stay.line is not None:
             self._turn_away(stay.overdue(stay.line))
             return
-        resolution = relay.table.resolve(self._name, fallback=self._request.fallback)
+        resolution = relay.table.resolve(self._name, fallback=self._request.head.fields.fallback)
         if isinstance(resolution, Hold):
             waited = Seconds(relay.loop.time() - self._started)
             self._answer_error(still_loading(resolution, waited, relay.clock.now().wall))

@@ -198,7 +198,7 @@ class Gateway:
 
     def _keys_changed(self, keys: Sequence[ApiKey], required: bool) -> None:
         assert self._relay is not None
-        self._relay.keyring.change(keys, self._relay.loop.time(), required=required)
+        self._relay.keyring.change(keys, required=required)
 
     def _admit(self, credential: Credential | None) -> tuple[Caller, ApiError | None]:
         assert self._relay is not None

@@ -131,7 +131,7 @@ def too_many(relay: Relay, model: ModelName, line: Line[Held] | None = None) -> 
 
 def wants_comments(relay: Relay, request: Request, model: ModelName | None) -> bool:
     """Whether its client is to be told that it waits."""
-    wanted = request.comments
+    wanted = request.head.fields.comments
     if wanted is None:
         spec = None if model is None else relay.table.models.get(model)
         wanted = spec is not None and spec.stream_comments

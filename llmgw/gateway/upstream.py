@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
@@ -14,6 +13,8 @@ from llmgw.engine.api import engine_key
 from llmgw.gateway.affinity import seed
 from llmgw.gateway.balance import UNLIMITED
 from llmgw.gateway.lines import Line
+from llmgw.gateway.repeats import Repeat
+from llmgw.gateway.reply import Answered, understand
 from llmgw.ids import ModelName, ReplicaId
 from llmgw.plan import Endpoint
 from llmgw.secretref import SecretMissing, read_token
@@ -30,8 +31,6 @@ MAX_HEAD: Final = 256 * 1024
 """Bytes of an answer's status line and header fields; what has been read together with their end may be more."""
 _JOIN: Final = 128 * 1024
 """Up to this size, copying a body behind its head is cheaper than a second write."""
-
-Headers = Sequence[tuple[bytes, bytes]]
 
 
 class Address(NamedTuple):
@@ -58,8 +57,8 @@ def address_of(url: str, *, external: bool = False) -> Address:
 class Receiver(Protocol):
     """Who waits for an engine's answer. Each call may come from inside another's network event."""
 
-    def engine_answered(self, status: int, headers: Headers, body: bytes, done: bool) -> None:
-        """The head, with what of the body came along."""
+    def engine_answered(self, answered: Answered, length: int | None, body: bytes, done: bool) -> None:
+        """The head, with what of the body came along. `length`: of the whole body, where the head says it."""
         ...
 
     def engine_sent(self, body: bytes, done: bool) -> None:
@@ -76,9 +75,9 @@ class Target:
     """An endpoint and what the gateway keeps with it. `outstanding`, `turn`, `tier`, `weight`: for the balancer."""
 
     __slots__ = (
-        "base", "called", "external", "failures", "full_weight", "head", "heard", "host", "id", "idle", "last_used",
-        "line", "losses", "model", "netloc", "outstanding", "port", "seed", "slots", "suspect_until", "tier", "tls",
-        "trial", "turn", "unusable", "url", "weight", "withdrawn",
+        "base", "called", "external", "failures", "full_weight", "head", "heard", "host", "id", "idle", "known",
+        "last_used", "line", "losses", "model", "netloc", "outstanding", "port", "seed", "slots", "suspect_until",
+        "tier", "tls", "trial", "turn", "unusable", "url", "weight", "withdrawn",
     )  # fmt: skip
 
     def __init__(self, endpoint: Endpoint, secret: bytes) -> None:
@@ -114,6 +113,7 @@ class Target:
         self.losses = 0  #: in a row, without an answer between them
         self.trial = False  #: a request tells whether it answers again
         self.idle: list[EngineConnection] = []
+        self.known: Repeat[Answered] | None = None  #: the head of its latest answer, where it may come again
         self.withdrawn = False
 
     def path(self, target: bytes) -> bytes:
@@ -142,14 +142,6 @@ class Target:
             lines += f"X-Api-Key: {key}\r\n"  # which is what Anthropic's API asks for
         self.head = lines.encode("latin-1")
 
-    def take_idle(self) -> "EngineConnection | None":
-        """The connection used last: the likeliest to be alive."""
-        while self.idle:
-            connection = self.idle.pop()
-            if connection.usable:
-                return connection
-        return None
-
     def close_idle(self, before: float = float("inf")) -> None:
         """Close connections that have been idle since before that loop time; all, without one."""
         keep = []
@@ -169,8 +161,8 @@ class EngineConnection(asyncio.Protocol):
     """One connection to an engine. Between answers it lies in its target's pool."""
 
     __slots__ = (
-        "_answered", "_body", "_complete", "_extra", "_head_done", "_head_fed", "_head_told", "_headers", "_keep",
-        "_loop", "_parser", "_paused", "_receiver", "_reused", "_sent_at", "_status", "_target", "_transport",
+        "_answer", "_answered", "_body", "_complete", "_extra", "_head_fed", "_head_told", "_headers", "_keep",
+        "_length", "_loop", "_parser", "_paused", "_receiver", "_reused", "_sent_at", "_target", "_transport",
         "idle_since",
     )  # fmt: skip
 
@@ -182,15 +174,16 @@ class EngineConnection(asyncio.Protocol):
         self._receiver: Receiver | None = None
         self._reused = False
         self._paused = False
-        self._status = 0
         self._sent_at = 0.0
         self.idle_since = 0.0
         self._reset()
 
     def _reset(self) -> None:
-        self._headers: list[tuple[bytes, bytes]] = []
+        self._headers: list[tuple[bytes, bytes]] = []  #: of the answer, but for its length
+        self._length: int | None = None
+        self._answer: Answered | None = None  #: its head, once it is complete
         self._body: list[bytes] = []
-        self._answered = self._head_done = self._head_told = self._complete = self._extra = False
+        self._answered = self._head_told = self._complete = self._extra = False
         self._keep = False
         self._head_fed = 0  #: bytes read of a head that is not complete
 
@@ -237,7 +230,8 @@ class EngineConnection(asyncio.Protocol):
         if self._target.withdrawn or not self.usable:
             self.close()
             return
-        self.resume()
+        if self._paused:
+            self.resume()
         self._reused = True
         self.idle_since = self._loop.time()
         self._target.idle.append(self)
@@ -253,8 +247,20 @@ class EngineConnection(asyncio.Protocol):
         if receiver is None:  # nobody asked: not HTTP as we know it
             self.abandon()
             return
+        first, target = not self._answered, self._target
         self._answered = True
-        self._target.heard = self._loop.time()
+        target.heard = self._loop.time()
+        known = target.known
+        if first and known is not None and (at := known.body_in(data)):
+            body = data[at:]
+            self._receiver = None
+            if self._unsent:
+                self.close()
+            else:
+                self._answered = False
+                self.park()
+            receiver.engine_answered(known.meaning, len(body), body, True)
+            return
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -263,32 +269,39 @@ class EngineConnection(asyncio.Protocol):
                 self._lose(str(error.__context__) if unfit else f"its answer is not HTTP: {error}")
                 return
             self._extra = True
-        if self._head_done:
-            self._tell(receiver)
+        if self._answer is not None:
+            if first and self._complete and self._keep and self._body and not self._extra:  # a body: 204 has none
+                target.known = Repeat.of(data, b"".join(self._body), self._answer)
+            self._tell(receiver, self._answer)
         elif (fed := self._head_fed + len(data)) > MAX_HEAD:
             self._lose(f"the head of its answer is larger than {format_bytes(Bytes(MAX_HEAD))}")
         else:
             self._head_fed = fed
 
-    def _tell(self, receiver: Receiver) -> None:
-        if not (self._head_told or self._body or self._complete) and self._names(b"content-length"):
+    def _tell(self, receiver: Receiver, answer: Answered) -> None:
+        length = self._length
+        if length is not None and not (self._head_told or self._body or self._complete):
             return  # the body follows at once: should it not, another engine can still be asked
         pieces = self._body
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._body = []
-        told, headers, complete = self._head_told, self._headers, self._complete
+        told, complete = self._head_told, self._complete
         self._head_told = True
         if complete:  # first, so that whoever comes next finds the connection in the pool
             self._receiver = None
             self._finish()
         if not told:
-            receiver.engine_answered(self._status, headers, body, complete)
+            receiver.engine_answered(answer, length, body, complete)
         elif body or complete:
             receiver.engine_sent(body, complete)
 
+    @property
+    def _unsent(self) -> bool:
+        """It answered without reading all of the request."""
+        return self._transport is not None and self._transport.get_write_buffer_size() > 0
+
     def _finish(self) -> None:
-        unsent = self._transport is not None and self._transport.get_write_buffer_size() > 0
-        if not self._keep or self._extra or unsent:  # unsent: it answered without reading all of the request
+        if not self._keep or self._extra or self._unsent:
             self.close()
             return
         self._reset()
@@ -309,13 +322,10 @@ class EngineConnection(asyncio.Protocol):
 
     def _ends_with_connection(self) -> bool:
         """No length was given, so the end of the connection is that of the body."""
-        return self._head_done and not self._names(b"content-length", b"transfer-encoding")
-
-    def _names(self, *headers: bytes) -> bool:
-        return any(name.lower() in headers for name, _ in self._headers)
+        return self._answer is not None and self._length is None and not self._answer.coded
 
     def _lose(self, why: str) -> None:
-        receiver, withheld = self._receiver, self._head_done and not self._head_told
+        receiver, withheld = self._receiver, self._answer is not None and not self._head_told
         self.abandon()
         if receiver is not None:
             stale = self._reused and not self._answered and self._loop.time() - self._sent_at < _STALE
@@ -326,29 +336,31 @@ class EngineConnection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         self._extra = self._complete
         if not self._complete:
-            self._headers = []
+            self._headers, self._length = [], None
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._head_done:
+        if self._answer is not None:  # a trailer
+            return
+        if len(name) == 14 and name.lower() == b"content-length":
+            self._length = int(value)  # a number, and alone: llhttp has checked that
+        else:
             self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         if status < 200 or self._extra:  # 100 Continue and the like: not the answer yet
             return
-        # A body in another coding would go further without a word about it.
-        codings = [value.strip().lower() for name, value in self._headers if name.lower() == b"transfer-encoding"]
-        if codings and codings != [b"chunked"]:
-            raise _Unfit("the only transfer coding of an answer that is understood is 'chunked'")
-        self._status = status
-        self._head_done = True
+        try:
+            self._answer = understand(status, tuple(self._headers))
+        except ValueError as error:
+            raise _Unfit(str(error)) from error
 
     def on_body(self, data: bytes) -> None:
         if not self._extra:
             self._body.append(data)
 
     def on_message_complete(self) -> None:
-        if self._head_done and not self._extra:
+        if self._answer is not None and not self._extra:
             self._complete = True
             self._keep = self._parser.should_keep_alive()
 

@@ -30,9 +30,11 @@ from hypothesis import strategies as st
 from llmgw.gateway import stay
 from llmgw.gateway.admission import Buffers
 from llmgw.gateway.early import Early, wants_stream
-from llmgw.gateway.http1 import Request
+from llmgw.gateway.fields import understand
+from llmgw.gateway.http1 import Head, Request, tag_of
 from llmgw.gateway.keys import Caller
 from llmgw.gateway.openai import ApiError, Code
+from llmgw.gateway.reply import understand as answered
 from llmgw.plan import ModelState
 from llmgw.units import MIB, Bytes, Seconds
 
@@ -297,11 +299,8 @@ async def test_anthropics_sdk_passes_over_comments_and_raises_what_is_refused_af
 
 
 def request(path: str = "/v1/chat/completions", *, http11: bool = True) -> Request:
-    return Request(
-        method="POST", target=b"/", path=path, body=b"", http11=http11, keep_alive=True, content_type=b"",
-        content_encoding=b"", forward=b"", echo=b"", foreign=False, buffers=Buffers(Bytes(MIB)),
-        caller=Caller(None, 0.0),
-    )  # fmt: skip
+    head = Head("POST", b"/", path, http11, understand(()))
+    return Request(head, "1", tag_of("1"), Caller(None), Buffers(Bytes(MIB)))
 
 
 @pytest.mark.parametrize(
@@ -320,7 +319,7 @@ def test_only_who_says_so_wants_a_stream(body: bytes, wants: bool) -> None:
 )
 def test_an_error_that_is_no_object_is_told_all_the_same(body: bytes) -> None:
     early = Early(request())
-    early.head(502, [(b"Content-Type", b"text/plain"), (b"Content-Length", b"%d" % len(body))])
+    early.head(answered(502, ((b"Content-Type", b"text/plain"),)), len(body))
     said = early.framed(body, True)
     error = json.loads(said.partition(b"data: ")[2].partition(b"\n")[0])["error"]
     assert error["message"]
@@ -334,7 +333,7 @@ def test_whatever_comes_after_comments_the_client_can_read_it(text: str, pieces:
     comment = early.comment(text)
     assert comment.startswith(b": ")
     assert comment.count(b"\n") == 2
-    early.head(status, [(b"Content-Type", b"application/json")])
+    early.head(answered(status, ((b"Content-Type", b"application/json"),)), None)
     said = b"".join(early.framed(piece, number == len(pieces) - 1) for number, piece in enumerate(pieces))
     if pieces:
         assert all(line.startswith((b"data: ", b"event: ")) or not line for line in said.splitlines()), said

@@ -280,22 +280,23 @@ def test_no_answer_breaks_the_counting(pieces: list[bytes], stream: bool) -> Non
 
 @given(st.integers(1, 600), st.lists(st.tuples(st.floats(0, 30), st.integers(1, 5)), max_size=40))
 def test_no_minute_sees_more_than_two_minutes_worth(per_minute: int, asks: list[tuple[float, int]]) -> None:
-    bucket = Bucket(per_minute=per_minute, level=float(per_minute))
+    bucket = Bucket(per_minute)
     now, taken = 0.0, []
     for gap, times in asks:
         now += gap
         for _ in range(times):
             if not bucket.until(1.0, now):
-                bucket.level -= 1.0
+                bucket.take(1.0, now)
                 taken.append(now)
     for start in taken:
         assert sum(start <= at < start + 60 for at in taken) <= 2 * per_minute
 
 
 def test_a_clock_that_stands_still_gives_nothing_back() -> None:
-    bucket = Bucket(per_minute=60, level=1.0, at=5.0)
+    bucket = Bucket(60)
+    bucket.take(59.0, 5.0)
     assert bucket.until(1.0, 5.0) == 0
-    bucket.level -= 1.0
+    bucket.take(1.0, 5.0)
     assert bucket.until(1.0, 5.0) == pytest.approx(1.0)
 
 
@@ -303,11 +304,11 @@ def test_a_key_that_changes_while_its_requests_run_keeps_count_of_them() -> None
     id, token = new_token()
     value = ApiKey(id=id, name="a", digest=digest(token.encode()), created=Wall(1.0), by="x", concurrency=1)
     ring = Keyring()
-    ring.change([value], 0.0)
+    ring.change([value])
     caller = ring.admit(Credential.of(token.encode()), lambda: Wall(5.0))
     assert isinstance(caller, Caller)
     assert caller.enter(0.0) is None
-    ring.change([value], 1.0)
+    ring.change([value])
     again = ring.admit(Credential.of(token.encode()), lambda: Wall(5.0))
     assert isinstance(again, Caller)
     assert isinstance(again.enter(1.0), ApiError)

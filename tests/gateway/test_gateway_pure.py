@@ -11,10 +11,12 @@ from llmgw.catalog.spec import ModelSpec, ProfileSpec
 from llmgw.gateway import surface
 from llmgw.gateway.admission import Admission, Buffers
 from llmgw.gateway.balance import pick
-from llmgw.gateway.http1 import Request
+from llmgw.gateway.fields import understand
+from llmgw.gateway.http1 import Head, Request, tag_of
 from llmgw.gateway.keys import Caller
 from llmgw.gateway.openai import ApiError, BadBody, Code, error_body, error_event, read_model, rewrite_model
 from llmgw.gateway.reply import LONGEST_LINE, Reply
+from llmgw.gateway.reply import understand as answered
 from llmgw.gateway.routes import LOADING_RETRY, Hold, Refusal, Route, RoutingTable, near_names, still_loading
 from llmgw.ids import Digest, EngineName, ModelName, ProfileName, ReplicaId, Revision
 from llmgw.plan import Endpoint, ModelState, ModelStatus, Stopped
@@ -238,22 +240,21 @@ def test_paths(method: str, path: str, found: surface.Resource | None) -> None:
 # An engine's answer on its way through
 
 LOST = ApiError(status=502, code=Code.ENGINE_LOST, message="lost")
-SSE = ((b"content-type", b"text/event-stream"), (b"Transfer-Encoding", b"chunked"))
+SSE = answered(200, ((b"content-type", b"text/event-stream"), (b"Transfer-Encoding", b"chunked")))
 
 
 def reply(http11: bool = True, keep_alive: bool = True) -> Reply:
     return Reply(
         Request(
-            method="POST", target=b"/v1/chat/completions", path="/v1/chat/completions", body=b"", http11=http11,
-            keep_alive=keep_alive, content_type=b"", content_encoding=b"", forward=b"", echo=b"X-Request-Id: 1\r\n",
-            foreign=False, buffers=Buffers(Bytes(0)), caller=Caller(None, 0.0),
+            Head("POST", b"/v1/chat/completions", "/v1/chat/completions", http11, understand(())),
+            "1", tag_of("1"), Caller(None), Buffers(Bytes(0)), keep_alive=keep_alive,
         )
     )  # fmt: skip
 
 
 def test_a_stream_is_passed_on_line_by_line() -> None:
     stream = reply()
-    assert b"Transfer-Encoding: chunked" in stream.head(200, SSE)
+    assert b"Transfer-Encoding: chunked" in stream.head(SSE, None)
     assert stream.framed(b"data: 1\n\n", False) == b"9\r\ndata: 1\n\n\r\n"
     assert stream.framed(b"data: 2\n\nda", False) == b"9\r\ndata: 2\n\n\r\n"
     assert stream.framed(b"ta: 3\n", False) == b"8\r\ndata: 3\n\r\n"
@@ -262,7 +263,7 @@ def test_a_stream_is_passed_on_line_by_line() -> None:
 
 def test_a_stream_that_breaks_off_within_a_line_loses_the_line_and_gets_the_error() -> None:
     stream = reply()
-    stream.head(200, SSE)
+    stream.head(SSE, None)
     stream.framed(b'data: 1\n\ndata: {"ha', False)
     end = stream.broken_off(LOST)
     assert end is not None
@@ -272,7 +273,7 @@ def test_a_stream_that_breaks_off_within_a_line_loses_the_line_and_gets_the_erro
 
 def test_a_line_too_long_to_keep_is_passed_on_and_ended_before_the_error() -> None:
     stream = reply(http11=False)
-    stream.head(200, SSE)
+    stream.head(SSE, None)
     long = b"data: " + b"x" * LONGEST_LINE
     assert stream.framed(long, False) == long
     assert stream.framed(b"y", False) == b""
@@ -283,19 +284,19 @@ def test_a_line_too_long_to_keep_is_passed_on_and_ended_before_the_error() -> No
 
 def test_a_body_of_known_length_keeps_it_and_one_without_is_framed() -> None:
     plain = reply()
-    assert b"Content-Length: 3\r\n" in plain.head(200, ((b"Content-Length", b"3"),))
+    assert b"Content-Length: 3\r\n" in plain.head(answered(200, ()), 3)
     assert plain.framed(b"abc", True) == b"abc"
     assert plain.broken_off(LOST) == b""
     unsized = reply()
-    unsized.head(200, ())
+    unsized.head(answered(200, ()), None)
     assert unsized.framed(b"", False) == b""
     assert unsized.framed(b"abc", True) == b"3\r\nabc\r\n0\r\n\r\n"
     empty = reply()
-    assert b"chunked" not in empty.head(204, ())
+    assert b"chunked" not in empty.head(answered(204, ()), None)
 
 
 def test_an_old_client_is_told_by_a_reset_that_a_body_is_not_complete() -> None:
     old = reply(http11=False)
-    assert b"Connection: close" not in old.head(200, ())  # HTTP/1.0 takes that for granted
+    assert b"Connection: close" not in old.head(answered(200, ()), None)  # HTTP/1.0 takes that for granted
     assert not old.keep_alive
     assert old.broken_off(LOST) is None

@@ -70,6 +70,8 @@ class Shared:
         self.rig: Rig
         self.asked: list[Asked] = []
         self.answer: list[bytes] = []  #: what the engine says to the next request, in place of an answer
+        self.said_all = asyncio.Event()
+        self.over: object = None  #: the address of the connection that it said it over
 
     async def serve(self, rig: Rig) -> None:
         self.rig = rig
@@ -86,7 +88,21 @@ class Shared:
         for piece in pieces:
             writer.write(piece)
             await asyncio.sleep(0)
+        self.over = writer.get_extra_info("peername")
         writer.close()
+        self.said_all.set()
+
+    async def heard_out(self) -> None:
+        """The engine has said what it says and closed, and the gateway knows. Before that, what nobody asked for cannot
+        be told from the answer to a request that was sent meanwhile: HTTP/1.1 has no numbers."""
+        assert self.rig.gateway._relay is not None
+        async with asyncio.timeout(PATIENCE):
+            while not self.said_all.is_set() or any(
+                one._transport is None or one._transport.get_extra_info("sockname") == self.over
+                for target in self.rig.gateway._relay.targets.values()
+                for one in target.idle
+            ):
+                await asyncio.sleep(0)
 
     @contextlib.asynccontextmanager
     async def wire(self) -> AsyncIterator[Wire]:
@@ -172,8 +188,10 @@ def an_engine_says_anything(shared: Shared, parts: list[bytes]) -> None:
         """The answer to a second request on the same connection, where there is one."""
         async with shared.wire() as wire:
             shared.answer = parts
+            shared.said_all.clear()
             if not await understood(wire):
                 return None
+            await shared.heard_out()
             with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
                 wire.send(post({"model": "m"}, "/v1/after"))
                 return (await wire.answer()).body
