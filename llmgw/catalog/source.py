@@ -91,7 +91,7 @@ def read_source(path: Path) -> Source:
     A link that leaves the directory or an oversized file is among the source's `problems`, for the loader to report
     with all others. Raises CatalogUnreadable when there is no reading it now.
     """
-    settling = Settling(path)
+    settling = Settling(path, held_for_us=_held_for_us(path))
     while (wait := settling.step()) is not None:
         time.sleep(wait)
     return settling.source
@@ -101,21 +101,40 @@ def held_by_git(path: Path) -> Path | None:
     """The lock of a git command under way, for which reading `path` waits; None: there is none, or it is a crash's."""
     with suppress(OSError):
         repository = git.find(path.resolve())
-        lock = repository.lock if repository is not None else None
+        lock = repository.lock if repository is not None and not _held_for_us(path) else None
         if lock is not None and time.time() - lock.stat().st_mtime < STALE_LOCK:
             return lock
     return None
+
+
+def _held_for_us(path: Path) -> bool:
+    """Whether we were started by a hook of the git command that holds the index: `git commit -a` waits for us."""
+    index = os.environ.get("GIT_INDEX_FILE")  # told to hooks of a commit
+    with suppress(OSError, RuntimeError):
+        repository = git.find(path.resolve())
+        if index and repository is not None:
+            return os.path.samefile(os.path.dirname(os.path.abspath(index)), repository.own)
+    return False
 
 
 class Settling:
     """Looks until two agree. `step` never sleeps, so that a caller on an event loop stays in charge.
 
     `first`: a look at contents that was taken just now, and counts as the first. `checkout` keeps what git said, for
-    one settling after the other. `look` is the one that was believed.
+    one settling after the other. `look` is the one that was believed. `held_for_us`: a git command that holds the
+    index is not waited for.
     """
 
-    def __init__(self, path: Path, *, first: Look | None = None, checkout: "Checkout | None" = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        first: Look | None = None,
+        checkout: "Checkout | None" = None,
+        held_for_us: bool = False,
+    ) -> None:
         self._path = path
+        self._held_for_us = held_for_us
         self._first = first
         self._checkout = checkout or Checkout()
         self._last: Look | None = None
@@ -140,7 +159,7 @@ class Settling:
             if now - self._started > PATIENCE:
                 raise CatalogUnreadable(f"{self._path} kept changing for {PATIENCE:.0f} s: it is read once it rests")
             return SETTLE
-        if look.lock is not None and not self._stale(look.lock, now):
+        if look.lock is not None and not self._held_for_us and not self._stale(look.lock, now):
             return SETTLE
         if now - self._since < SETTLE:
             return SETTLE - (now - self._since)
@@ -171,8 +190,11 @@ class Settling:
         if self._error is not None:
             raise self._error
         note = self._note
-        if look.lock is not None:
-            note = f".git/index.lock has not changed for {STALE_LOCK:.0f} s and is no longer waited for: remove it"
+        if look.lock is not None and not self._held_for_us:
+            note = (
+                f".git/index.lock has not changed for {STALE_LOCK:.0f} s and is no longer waited for: where no git "
+                "command is at work any more, remove it"
+            )
         return Source(
             files={shown(name): data for name, data in look.data.items()},
             commit=self._facts.commit if self._facts else None,
