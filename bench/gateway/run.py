@@ -5,7 +5,11 @@
 llmgw checks an API key, applies its limits, counts and writes an access log; the others do none of it.
 nginx (which reads no body: a floor, not a rival), vllm-router and LiteLLM take part where they are installed. The
 load comes from wrk. CPU time is the figure to compare, over a gateway's whole process tree: throughput on a machine
-that also runs the engine and the load says little. `--write` puts the table into RESULTS.md.
+that also runs the engine and the load says little.
+
+Then all but LiteLLM, which is too slow for it, get the same rates of requests: quarters of what vllm-router can take
+(llmgw, where it is not there). What is compared is the 99th percentile of the time that an answer takes, less that of
+the engine asked without a gateway. `--write` puts the tables into RESULTS.md, and draws latency.svg.
 """
 
 import argparse
@@ -26,9 +30,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 import psutil
 
+from llmgw.cli.chart import line_chart
 from llmgw.store.tokens import new_token
 
 HERE = Path(__file__).resolve().parent
@@ -190,6 +196,62 @@ def load(url: str, tmp: Path, *, stream: bool, connections: int, seconds: float)
     return int(answers.group(1)), float(rate.group(1)), errors
 
 
+PACED: Final = 32
+"""Connections that take turns at a given rate."""
+SHARES: Final = (0.25, 0.5, 0.75)
+"""Of the rate that is too much for vllm-router."""
+
+
+def percentile(url: str, tmp: Path, *, rate: float, seconds: float) -> float:
+    """Milliseconds that 99 % of the answers take at most, at about so many requests a second, at random times."""
+    mean = PACED / rate * 1000  # of each connection, between two requests
+    script = tmp / "paced.lua"
+    script.write_text(
+        f'wrk.method="POST"; wrk.headers["content-type"]="application/json"\n'
+        f'wrk.headers["authorization"]="Bearer {TOKEN}"\nwrk.body={json.dumps(json.dumps(BODY))}\n'
+        f"function delay() return math.floor(-math.log(1 - math.random()) * {mean:.3f} + 0.5) end\n"
+    )
+    command = ["wrk", "-t1", f"-c{PACED}", f"-d{seconds:g}s", "--latency", "-s", str(script), url]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"99%\s+([\d.]+)(us|ms|s)\s", out)
+    assert found is not None, out
+    return float(found[1]) * {"us": 0.001, "ms": 1.0, "s": 1000.0}[found[2]]
+
+
+def added(
+    contenders: Sequence[Contender], upstream: int, tmp: Path, rates: Sequence[float], seconds: float
+) -> dict[str, list[float]]:
+    """By name and rate, what a gateway adds to the 99th percentile, in milliseconds. Not negative: that is noise."""
+    found: dict[str, list[float]] = {}
+    for rate in rates:
+        bare = percentile(f"http://127.0.0.1:{upstream}/v1/chat/completions", tmp, rate=rate, seconds=seconds)
+        for contender in contenders:
+            port = free_port()
+            command = contender.command(port, upstream, tmp)
+            if command is None:
+                continue
+            url = f"http://127.0.0.1:{port}/v1/chat/completions"
+            with running(command, tmp / f"{contender.name}.log"):
+                wait_until_answering(url, 120)
+                percentile(url, tmp, rate=rate, seconds=1)
+                late = percentile(url, tmp, rate=rate, seconds=seconds)
+            found.setdefault(contender.name, []).append(max(0.0, late - bare))
+    return found
+
+
+def latency_table(
+    rates: Sequence[float], rounds: Sequence[dict[str, list[float]]]
+) -> tuple[str, dict[str, list[float]]]:
+    """Medians over the rounds, as a table and by name."""
+    names = list(rounds[0])
+    medians = {
+        name: [statistics.median(each[name][at] for each in rounds) for at in range(len(rates))] for name in names
+    }
+    lines = [f"| gateway | {' | '.join(f'at {rate:,.0f} req/s' for rate in rates)} |", "|---" * (len(rates) + 1) + "|"]
+    lines += [f"| {name} | {' | '.join(f'{value:.2f}' for value in medians[name])} |" for name in names]
+    return "\n".join(lines), medians
+
+
 def measure(contender: Contender, command: Sequence[str], port: int, tmp: Path, seconds: float) -> Figures:
     url = f"http://127.0.0.1:{port}/v1/chat/completions"
     with running(command, tmp / f"{contender.name}.log") as tree:
@@ -232,28 +294,56 @@ def main() -> None:
     if shutil.which("wrk") is None:
         sys.exit("wrk is needed: apt-get install wrk")
     only = {name.casefold() for name in chosen.only.split(",") if name}
-    found: dict[str, list[Figures]] = {}
+    contenders = [each for each in CONTENDERS if not only or each.name.casefold() in only]
     busy = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="llmgw-bench-") as directory:
         tmp, upstream = Path(directory), free_port()
         with running([sys.executable, str(HERE / "upstream.py"), str(upstream)], tmp / "upstream.log"):
-            for number in range(chosen.rounds):  # contenders take turns, so that noise falls on all
-                for contender in CONTENDERS:
-                    port = free_port()
-                    command = contender.command(port, upstream, tmp)
-                    if command is None or (only and contender.name.casefold() not in only):
-                        continue
-                    figures = measure(contender, command, port, tmp, chosen.seconds)
-                    found.setdefault(contender.name, []).append(figures)
-                    print(f"round {number + 1}: {contender.name}: {figures}", file=sys.stderr)
-    print(table(found))
+            found = costs(contenders, upstream, tmp, rounds=chosen.rounds, seconds=chosen.seconds)
+            base = found.get("vllm-router") or found.get("llmgw") or []
+            rates = [share * statistics.median(each.rate for each in base) for share in SHARES if base]
+            paced = [each for each in contenders if each.name != "LiteLLM"]
+            late = [added(paced, upstream, tmp, rates, chosen.seconds) for _ in range(chosen.rounds if rates else 0)]
+    text = table(found)
+    print(text)
+    medians: dict[str, list[float]] = {}
+    if late:
+        second, medians = latency_table(rates, late)
+        text += f"\n\nMilliseconds added to the 99th percentile, at quarters of vllm-router's rate:\n\n{second}"
+        print(second)
     if chosen.write:
-        write_results(table(found), chosen.rounds, chosen.seconds, busy)
+        write_results(text, chosen.rounds, chosen.seconds, busy)
+        curves = {name: list(zip(rates, values, strict=True)) for name, values in medians.items()}
+        if curves:
+            title = "What a gateway adds to the 99th percentile"
+            (HERE / "latency.svg").write_text(
+                line_chart(curves, title=title, x_label="requests a second", y_label="ms added")
+            )
+
+
+def costs(
+    contenders: Sequence[Contender], upstream: int, tmp: Path, *, rounds: int, seconds: float
+) -> dict[str, list[Figures]]:
+    found: dict[str, list[Figures]] = {}
+    for number in range(rounds):  # contenders take turns, so that noise falls on all
+        for contender in contenders:
+            port = free_port()
+            command = contender.command(port, upstream, tmp)
+            if command is None:
+                continue
+            figures = measure(contender, command, port, tmp, seconds)
+            found.setdefault(contender.name, []).append(figures)
+            print(f"round {number + 1}: {contender.name}: {figures}", file=sys.stderr)
+    return found
 
 
 def write_results(text: str, rounds: int, seconds: float, busy: float) -> None:
+    """Anew, but for what other benchmarks put under headings of their own."""
+    results = HERE / "RESULTS.md"
+    before = results.read_text() if results.exists() else ""
+    others = re.search(r"\n## .*", before, re.DOTALL)
     machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
-    (HERE / "RESULTS.md").write_text(
+    results.write_text(
         f"# Gateways side by side\n\n`python bench/gateway/run.py --rounds {rounds} --seconds {seconds:g} --write` on "
         f"{datetime.now(UTC):%Y-%m-%d}: {machine}; medians; engine and load generator on the same cores.\n"
         f"Load average before the first round, from other work: {busy:.1f}.\n"
@@ -261,7 +351,7 @@ def write_results(text: str, rounds: int, seconds: float, busy: float) -> None:
         "llmgw checks an API key, applies its limits, counts and writes an access log; the others do none of it.\n"
         "nginx reads no request body and knows no models: it is the floor, not a rival. An error is an answer other "
         "than 2xx, or none within wrk's 2 s.\n\n"
-        f"{text}\n"
+        f"{text}\n\n![latency](latency.svg)\n{others.group() if others else ''}"
     )
 
 

@@ -22,6 +22,8 @@ log = structlog.get_logger("llmgw.gateway")
 EVERY: Final = 0.5  #: seconds between two writes
 MOST: Final = 50_000
 """Lines that wait to be written. More than a gateway answers in several seconds: what goes beyond has nowhere to go."""
+AT_ONCE: Final = 256
+"""Lines that are encoded in one go, in 0.1 ms: requests wait for as long, since Python runs one thread at a time."""
 STDOUT: Final = "-"
 
 
@@ -132,10 +134,14 @@ class AccessLog:
         lines, self._lines = self._lines, []
         if not lines:
             return
+        done = 0
         try:
-            self._write(self._encode(lines))
+            self._look()
+            for done in range(0, len(lines), AT_ONCE):
+                self._write(self._encode(lines[done : done + AT_ONCE]))
         except OSError as error:
-            self.lost += len(lines)
+            self.written += done
+            self.lost += len(lines) - done
             if self._well:
                 log.error("access_log_not_written", reason=str(error))
             self._well = False
@@ -143,14 +149,17 @@ class AccessLog:
             self.written += len(lines)
             self._well = True
 
+    def _look(self) -> None:
+        """Begin anew a file that was moved away."""
+        if self._where is not None and (self._file is None or not self._is_there()):
+            self.close()
+            self._open()
+
     def _write(self, data: bytes) -> None:
         if self._where is None:
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
             return
-        if self._file is None or not self._is_there():
-            self.close()
-            self._open()
         assert self._file is not None
         left = memoryview(data)
         while left:

@@ -3,10 +3,13 @@
 import asyncio
 import json
 import os
+import resource
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from gateway_rig import SECRET, STREAM_HEAD, Asked, Rig, chunked, event, model, post, say, until
 
@@ -115,6 +118,27 @@ def test_a_disk_that_takes_nothing_costs_lines_and_no_request(capsys: pytest.Cap
     assert (full.written, full.lost) == (0, 3)
     said = capsys.readouterr()
     assert (said.out + said.err).count("access_log_not_written") == 1, "said once"
+
+
+def test_a_disk_that_fills_up_costs_the_lines_from_there_on(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access_module, "AT_ONCE", 10)
+    line = Line(at=0.0, id="x", method="POST", path="/", status=200, took=0.1)
+    size = len(msgspec.json.encode(line)) + 1
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then what is too much is an error of the write
+    access = AccessLog(file)
+    access.begin()
+    for _ in range(35):
+        access.add(line)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20 * size, before[1]))
+    try:
+        access.flush()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+        access.close()
+    assert (access.written, access.lost) == (20, 15)
+    assert len(file.read_text().splitlines()) == 20
 
 
 @pytest.mark.parametrize("where", ["/nowhere/at/all", "/"])
