@@ -15,29 +15,35 @@ EXTENDING: Final = "; so in the model "
 class Document:
     """One YAML document. Never changed once composed. `plain`: read by the faster way, so of simple text.
 
-    The places of its values are only looked at where there is something to say of them. `forget` drops them, for
-    `again` to work them out once more then: of ten thousand models they would take more memory than all else.
+    Once it is judged, its values and their places are only looked at where there is something to say of them. `forget`
+    drops them, for `again` to work them out once more then: of ten thousand models they would take more memory than all
+    else, and every full collection of garbage would go through them.
     """
 
-    __slots__ = ("_again", "_root", "file", "plain", "value")
+    __slots__ = ("_again", "_root", "_value", "file", "plain")
 
     def __init__(self, file: str, root: Node, plain: bool = False, again: Callable[[], Node] | None = None) -> None:
         self.file = file
         self.plain = plain
-        self.value: Any = root.value
+        self._value: Any = root.value
         self._root: Node | None = root
         self._again = again
+
+    @property
+    def value(self) -> Any:
+        return self._value if self._root is not None else self.root.value
 
     @property
     def root(self) -> Node:
         if self._root is None:
             assert self._again is not None, "only what can be had again is forgotten"
             self._root = self._again()
+            self._value = self._root.value
         return self._root
 
     def forget(self, again: Callable[[], Node]) -> None:
         """`again` gives a root that equals this one."""
-        self._root, self._again = None, again
+        self._root, self._value, self._again = None, None, again
 
     def with_root(self, root: Node, *, plain: bool = True) -> "Document":
         """The document with something worked out in it. `plain`: whatever came from elsewhere is."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote
 
-from llmgw.catalog.spec import ClusterSpec, ModelSpec, ProfileSpec, WeightsSpec
+from llmgw.catalog.spec import ModelSpec, ProfileSpec, WeightsSpec
 
 _SINGLE: Final = ("http://", "https://", "pypi://", "file://", "/")
 """How the sources begin that name one file, or one directory as it is."""
@@ -26,11 +26,8 @@ def source_text(value: Mapping[str, Any]) -> str:
     return f"{text}{'&' if '?' in text else '?'}{query}"
 
 
-def from_hub(model: ModelSpec, cluster: ClusterSpec) -> ModelSpec:
-    """With the cluster's own hub for its `hf://` files, where it has one."""
-    endpoint = cluster.weights.hub_endpoint
-    if endpoint is None:
-        return model
+def from_hub(model: ModelSpec, endpoint: str) -> ModelSpec:
+    """With a hub of the cluster's own for its `hf://` files."""
     return each_file(model, lambda spec: replace(spec, endpoint=endpoint) if spec.source.startswith("hf://") else spec)
 
 

@@ -8,8 +8,8 @@ from llmgw.catalog import levels, rules, schemas
 from llmgw.catalog.build import build_model
 from llmgw.catalog.document import Document
 from llmgw.catalog.macros import Macros
+from llmgw.catalog.member import Member
 from llmgw.catalog.node import Node
-from llmgw.catalog.references import Member
 from llmgw.catalog.spec import ModelSpec, canonical_json
 from llmgw.catalog.templates import Templates
 from llmgw.errors import Problem

@@ -24,6 +24,7 @@ from llmgw.catalog.spec import Catalog, ClusterSpec, ModelSpec, canonical_json
 from llmgw.catalog.templates import Templates
 from llmgw.errors import CatalogInvalid, Problem
 from llmgw.ids import Digest, ModelName, Revision
+from llmgw.memo import Kept
 
 MAX_PROBLEMS: Final = 200  #: shown of one catalog; a file that is no catalog at all could yield thousands
 
@@ -86,6 +87,7 @@ class Loader:
         self._reads: dict[str, _Read] = {}
         self._context: Context | None = None
         self._context_of: tuple[object, ...] = ()
+        self._placed: Kept[ModelName, tuple[ModelSpec, bytes]] = Kept(_in_cluster)
 
     def load(
         self,
@@ -118,7 +120,7 @@ class Loader:
         if problems := _presentable(
             faults,
             [*(fault for read in reads for fault in read.headless), *templates.problems],
-            [*macros.problems, *misused, *excess, *templates.missing([member.document for member in members])],
+            [*macros.problems, *misused, *excess, *templates.missing(members)],
             [
                 *(problem for document in clusters for problem in schemas.check(document, "Cluster")),
                 *(problem for each in judged for problem in each.misshapen),
@@ -126,14 +128,13 @@ class Loader:
             [*(problem for each in judged for problem in each.broken), *together],
         ):
             raise CatalogInvalid(problems)
-        catalog = _catalog(source, judged, clusters)
+        catalog = self._catalog(source, judged, clusters)
         if partial:
             return Loaded(catalog=catalog)
-        models = [member.document for member in members]
         doubts = [
             *(doubt for each in judged for doubt in each.doubts),
-            *rules.doubts_together(models, clusters),
-            *templates.unused(models),
+            *rules.doubts_together(members, clusters),
+            *templates.unused(members),
         ]
         return Loaded(catalog=catalog, warnings=(*_warnings(catalog, source), *_collapsed(doubts)))
 
@@ -144,6 +145,19 @@ class Loader:
             known = before.get(name)
             self._reads[name] = known if known is not None and known.data == data else _read(name, data)
         return list(self._reads.values())
+
+    def _catalog(self, source: Source, judged: Sequence[Judged], clusters: Sequence[Document]) -> Catalog:
+        cluster = build_cluster(clusters[0].value) if clusters else ClusterSpec()
+        models: dict[ModelName, ModelSpec] = {}
+        parts: list[bytes] = []
+        built = sorted((each.spec.name, each.spec, each.encoded) for each in judged if each.spec is not None)
+        for name, spec, encoded in built:
+            if cluster.weights.hub_endpoint is not None:
+                spec, encoded = self._placed.of(name, spec, encoded, cluster.weights.hub_endpoint)
+            models[name] = spec
+            parts.append(encoded)
+        digest = _digest(parts, cluster)
+        return Catalog(revision=revision_of(source, digest), digest=digest, models=models, cluster=cluster)
 
     def _in_context(self, context: Context, clusters: Sequence[Document]) -> Context:
         """The context of last time where this one is the same: what was judged in it still holds."""
@@ -197,16 +211,10 @@ def _judge_all(reads: Iterable[_Read], context: Context) -> tuple[list[Judged], 
     return judged, []
 
 
-def _catalog(source: Source, judged: Sequence[Judged], clusters: Sequence[Document]) -> Catalog:
-    cluster = build_cluster(clusters[0].value) if clusters else ClusterSpec()
-    models: dict[ModelName, ModelSpec] = {}
-    parts: list[bytes] = []
-    built = ((each.spec, each.encoded) for each in judged if each.spec is not None)
-    for spec, encoded in sorted(built, key=lambda pair: pair[0].name):
-        models[spec.name] = model = from_hub(spec, cluster)
-        parts.append(encoded if model is spec else canonical_json(model))
-    digest = _digest(parts, cluster)
-    return Catalog(revision=revision_of(source, digest), digest=digest, models=models, cluster=cluster)
+def _in_cluster(spec: ModelSpec, encoded: bytes, hub_endpoint: str) -> tuple[ModelSpec, bytes]:
+    """As the cluster has it, whose files may come from a hub of its own; and as canonical JSON."""
+    model = from_hub(spec, hub_endpoint)
+    return model, encoded if model is spec else canonical_json(model)
 
 
 def revision_of(source: Source, digest: Digest | None = None) -> Revision:
@@ -222,7 +230,10 @@ def revision_of(source: Source, digest: Digest | None = None) -> Revision:
 
 def _digest(models: Iterable[bytes], cluster: ClusterSpec) -> Digest:
     """Of what the documents mean, as canonical JSON: file names, comments and order do not count."""
-    return Digest(hashlib.sha256(b"[[%b],%b]" % (b",".join(models), canonical_json(cluster))).hexdigest())
+    whole = hashlib.sha256(b"[[")
+    whole.update(b",".join(models))
+    whole.update(b"],%b]" % canonical_json(cluster))
+    return Digest(whole.hexdigest())
 
 
 def _digest_of_bytes(source: Source) -> Digest:

@@ -6,26 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from llmgw.catalog.document import Document, Path, as_list, as_mapping, quoted
-from llmgw.catalog.levels import LEVELS
+from llmgw.catalog.document import Document, as_list, as_mapping, quoted
+from llmgw.catalog.member import Member
 from llmgw.catalog.schemas import did_you_mean
 from llmgw.errors import Problem
 
 DEFAULT_POOL: Final = "default"
 """The pool of a node that names none, and of one that is not listed: always there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A Model document among the others. `drafts`: the `draft` of each profile and level's block that gives itself
-    one, with the path to it; kept, since which keys a block gives only a document's places tell."""
-
-    document: Document
-    drafts: tuple[tuple[Path, Mapping[str, Any]], ...] = ()
-
-    @classmethod
-    def of(cls, document: Document) -> "Member":
-        return cls(document, tuple(_draft_blocks(document)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,70 +43,60 @@ class _Names:
 def check(models: Sequence[Member], clusters: Sequence[Document], *, complete: bool) -> Iterator[Problem]:
     """Every name that a document uses of another. `complete`: all documents are here; else a name that is missing may
     well be in one that could not be read."""
-    names = _names(models, complete)
-    yield from _fallbacks(models, names)
-    yield from _drafts(models, names)
+    naming = [member for member in models if member.fallback is not None or member.drafts]
+    if naming:
+        names = _names(models, complete)
+        yield from _fallbacks(naming, names)
+        yield from _drafts(naming, names)
     nodes = as_mapping(as_mapping(clusters[0].value).get("nodes")) if clusters else {}
     if complete:
         for member in models:
-            yield from _placement(member.document, nodes)
+            if member.placement is not None:
+                yield from _placement(member, nodes)
 
 
-def doubts(models: Sequence[Document], clusters: Sequence[Document]) -> Iterator[Problem]:
+def doubts(models: Sequence[Member], clusters: Sequence[Document]) -> Iterator[Problem]:
     """Of a valid catalog: placement that no node fulfils, groups that keep nothing apart."""
     nodes = as_mapping(as_mapping(clusters[0].value).get("nodes")) if clusters else {}
-    for document in models:
-        if not _may_fit(document.value.get("placement", {}), nodes):
+    anywhere = _may_fit({}, nodes)
+    for member in models:
+        if not (anywhere if member.placement is None else _may_fit(member.placement, nodes)):
             message = "no node that the Cluster document lists fulfils all of it: the model can be placed nowhere"
-            yield document.problem(("placement",), message)
+            yield member.document.problem(("placement",), message)
     yield from _lonely_groups(models)
 
 
-def _lonely_groups(models: Sequence[Document]) -> Iterator[Problem]:
-    members = Counter(group for document in models for group in document.value.get("groups", ()))
-    for document in models:
-        for index, group in enumerate(document.value.get("groups", ())):
+def _lonely_groups(models: Sequence[Member]) -> Iterator[Problem]:
+    members = Counter(group for member in models for _, group in member.groups)
+    for member in models:
+        for path, group in member.groups:
             if members[group] == 1:
                 hint = did_you_mean(group, members.keys() - {group})
-                yield document.problem(("groups", index), f"no other model is in the group {quoted(group)}{hint}")
+                yield member.document.problem(path, f"no other model is in the group {quoted(group)}{hint}")
 
 
 def _names(models: Sequence[Member], complete: bool) -> _Names:
     by_name: dict[str, Member] = {}
     aliases: dict[str, str] = {}
     for member in models:
-        value = as_mapping(member.document.value)
-        name = value.get("name")
-        if not isinstance(name, str):
-            continue
-        by_name.setdefault(name, member)
-        for alias in as_list(value.get("aliases")):
-            if isinstance(alias, str):
-                aliases.setdefault(alias, name)
-        for variant in as_list(value.get("variants")):
-            if isinstance(further := as_mapping(variant).get("name"), str):
-                aliases.setdefault(further, name)
+        if member.name is not None:
+            by_name.setdefault(member.name, member)
+            for _, alias in member.aliases:
+                aliases.setdefault(alias, member.name)
     return _Names(by_name, aliases, complete)
-
-
-def _name(member: Member) -> str:
-    """Empty where it gives none: no model is called so."""
-    name = as_mapping(member.document.value).get("name")
-    return name if isinstance(name, str) else ""
 
 
 def _fallbacks(models: Sequence[Member], names: _Names) -> Iterator[Problem]:
     edges: dict[str, str] = {}
     for member in models:
-        name, document = _name(member), member.document
-        wanted = as_mapping(document.value).get("fallback")
-        if not isinstance(wanted, str):
+        name, document, wanted = member.name, member.document, member.fallback
+        if wanted is None:
             continue
         if wanted == name:
             yield document.problem(("fallback",), "a model cannot stand in for itself")
         elif (message := names.missing(wanted)) is not None:
             yield document.problem(("fallback",), message)
-        elif names.models.get(name) is member:
+        elif name is not None and names.models.get(name) is member:
             edges[name] = wanted
     for cycle in _cycles(edges):
         message = f"fallbacks that lead back to where they began: {' -> '.join((*cycle, cycle[0]))}"
@@ -144,7 +121,7 @@ def _cycles(edges: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
 
 def _drafts(models: Sequence[Member], names: _Names) -> Iterator[Problem]:
     for member in models:
-        name, document = _name(member), member.document
+        name, document = member.name, member.document
         for path, draft in member.drafts:
             wanted = draft.get("model")
             if not isinstance(wanted, str):
@@ -154,35 +131,26 @@ def _drafts(models: Sequence[Member], names: _Names) -> Iterator[Problem]:
                 yield document.problem(at, "a model cannot draft for itself")
             elif (message := names.missing(wanted)) is not None:
                 yield document.problem(at, message)
-            elif wanted in names.models and "external" in as_mapping(names.models[wanted].document.value):
+            elif wanted in names.models and names.models[wanted].external:
                 yield document.problem(at, f"{quoted(wanted)} is run elsewhere: what drafts runs on the same node")
             elif wanted in names.models and (own := names.models[wanted].drafts):
                 where = names.models[wanted].document.where(own[0][0], at_key=True)
                 yield document.problem(
                     at, f"{quoted(wanted)} has a draft of its own ({where}): one that drafts has none"
                 )
-            elif wanted in names.models and (shared := _groups(document) & _groups(names.models[wanted].document)):
+            elif wanted in names.models and (shared := _groups(member) & _groups(names.models[wanted])):
                 yield document.problem(
                     at,
                     f"{quoted(wanted)} shares the group {quoted(min(shared))}: they could never run beside each other",
                 )
 
 
-def _groups(document: Document) -> set[str]:
-    return {group for group in as_list(as_mapping(document.value).get("groups")) if isinstance(group, str)}
+def _groups(member: Member) -> set[str]:
+    return {group for _, group in member.groups}
 
 
-def _draft_blocks(document: Document) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """Every `draft` that a profile or a level's block gives itself."""
-    profiles = document.root.items.get("profiles") if isinstance(document.value, dict) else None
-    for index, profile in (profiles.items if profiles is not None else {}).items():
-        for path, node in ((), profile), *(((level,), profile.items.get(level)) for level in LEVELS):
-            if node is not None and "draft" in node.keys:
-                yield ("profiles", index, *path, "draft"), as_mapping(node.items["draft"].value)
-
-
-def _placement(document: Document, nodes: Mapping[str, Any]) -> Iterator[Problem]:
-    wanted = as_mapping(as_mapping(document.value).get("placement"))
+def _placement(member: Member, nodes: Mapping[str, Any]) -> Iterator[Problem]:
+    document, wanted = member.document, member.placement or {}
     pools = {DEFAULT_POOL, *(_pool(as_mapping(node)) for node in nodes.values())}
     for key, known in ("pools", pools), ("nodes", nodes.keys()):
         if key == "nodes" and not nodes:

@@ -15,6 +15,7 @@ from llmgw.catalog.document import Document, Path, as_list, as_mapping, json_pat
 from llmgw.catalog.files import source_text
 from llmgw.catalog.hosts import is_loopback
 from llmgw.catalog.levels import LEVELS
+from llmgw.catalog.member import Member
 from llmgw.catalog.schemas import BROKEN_SCHEMA, check_options, did_you_mean, to_bytes, to_seconds
 from llmgw.catalog.spec import ProfileSpec, RecoverySettings
 from llmgw.errors import Problem
@@ -92,11 +93,9 @@ def extents_of(document: Document, misshapen: Sequence[Problem], *, whole: bool)
     ]
 
 
-def check_together(
-    models: Sequence[references.Member], clusters: Sequence[Document], *, complete: bool
-) -> list[Problem]:
+def check_together(models: Sequence[Member], clusters: Sequence[Document], *, complete: bool) -> list[Problem]:
     """What must hold of all documents together. `complete`: no document is missing for being unreadable."""
-    problems = [*_unique_names([member.document for member in models]), *_one_cluster(clusters)]
+    problems = [*_unique_names(models), *_one_cluster(clusters)]
     problems += references.check(models, clusters, complete=complete)
     for document in clusters:
         problems += [*_recovery(document), *_time_zone(document), *_marks(document), *notify_rules.check(document)]
@@ -116,7 +115,7 @@ def doubts_of_model(document: Document, known: Known) -> Iterator[Problem]:
     yield from scaling_rules.doubts(document)
 
 
-def doubts_together(models: Sequence[Document], clusters: Sequence[Document]) -> Iterator[Problem]:
+def doubts_together(models: Sequence[Member], clusters: Sequence[Document]) -> Iterator[Problem]:
     """The same over all documents of a valid catalog."""
     yield from references.doubts(models, clusters)
     yield from scaling_rules.unzoned(models, clusters)
@@ -173,7 +172,7 @@ def _unencrypted(document: Document) -> Iterator[Problem]:
         yield document.problem(("external", "url"), "the key travels unencrypted, for anybody on the way to read")
 
 
-def _unique_names(models: Sequence[Document]) -> Iterator[Problem]:
+def _unique_names(models: Sequence[Member]) -> Iterator[Problem]:
     """Names, aliases and variants share one space, since clients ask for any."""
     first: dict[str, tuple[Document, Path]] = {}
     for document, path, name in _names(models):
@@ -187,20 +186,14 @@ def _unique_names(models: Sequence[Document]) -> Iterator[Problem]:
             first[name] = (document, path)
 
 
-def _names(models: Sequence[Document]) -> Iterator[tuple[Document, Path, str]]:
+def _names(models: Sequence[Member]) -> Iterator[tuple[Document, Path, str]]:
     """Names before aliases: an alias that takes another model's name is the one at fault."""
-    for document in models:
-        name = as_mapping(document.value).get("name")
-        if isinstance(name, str):
-            yield document, ("name",), name
-    for document in models:
-        for index, alias in enumerate(as_list(as_mapping(document.value).get("aliases"))):
-            if isinstance(alias, str):
-                yield document, ("aliases", index), alias
-        for index, variant in enumerate(as_list(as_mapping(document.value).get("variants"))):
-            name = as_mapping(variant).get("name")
-            if isinstance(name, str):
-                yield document, ("variants", index, "name"), name
+    for member in models:
+        if member.name is not None:
+            yield member.document, ("name",), member.name
+    for member in models:
+        for path, alias in member.aliases:
+            yield member.document, path, alias
 
 
 def _unique_profiles(document: Document) -> Iterator[Problem]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from llmgw.catalog.document import Document, as_list, as_mapping
+from llmgw.catalog.member import Member
 from llmgw.catalog.spec import Window
 from llmgw.catalog.windows import DAYS, WEEK, describe, minutes, spans
 from llmgw.errors import Problem
@@ -57,14 +58,14 @@ def doubts(document: Document) -> Iterator[Problem]:
             yield document.problem((*_AT, index), "changes nothing: its figures are those that hold without it")
 
 
-def unzoned(models: Sequence[Document], clusters: Sequence[Document]) -> Iterator[Problem]:
+def unzoned(models: Sequence[Member], clusters: Sequence[Document]) -> Iterator[Problem]:
     """Windows where nobody said by which clock: told once."""
     if any("time_zone" in document.value for document in clusters):
         return
-    for document in models:
-        if _scaling(document).get("schedule"):
+    for member in models:
+        if member.windows:
             message = "is by UTC: name a `time_zone` in the Cluster document, `UTC` if that is meant"
-            yield document.problem(_AT, message)
+            yield member.document.problem(_AT, message)
             return
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 from llmgw.catalog import schemas
 from llmgw.catalog.document import Document, as_mapping, quoted
 from llmgw.catalog.levels import OF_THE_ENGINE
+from llmgw.catalog.member import Member
 from llmgw.catalog.node import Elsewhere, Node, list_of
 from llmgw.catalog.partial import NOT_SHARED
 from llmgw.catalog.schemas import did_you_mean
@@ -87,18 +88,19 @@ class Templates:
             return Merged(document=without_nulls(merged), whole=False, found=False)
         return Merged(document=merged, found=meant == wanted)
 
-    def missing(self, models: Sequence[Document]) -> Iterator[Problem]:
+    def missing(self, models: Sequence[Member]) -> Iterator[Problem]:
         """Each document whose template is not there. Asked anew each time, since it names models."""
         known: frozenset[str] | None = None
-        for document in (*self.documents, *models) if self.complete else ():
-            wanted = as_mapping(document.value).get("extends")
-            if isinstance(wanted, str) and wanted not in self._by_name:
-                known = known or frozenset(_names_of(models))
+        extending = [(each, wanted) for each in self.documents if (wanted := _extended(each)) is not None]
+        extending += [(each.document, each.extends) for each in models if each.extends is not None]
+        for document, wanted in extending if self.complete else ():
+            if wanted not in self._by_name:
+                known = known or frozenset(each.name for each in models if each.name is not None)
                 yield self._no_template(document, wanted, known)
 
-    def unused(self, models: Sequence[Document]) -> Iterator[Problem]:
+    def unused(self, models: Sequence[Member]) -> Iterator[Problem]:
         """A warning for each template that nothing extends."""
-        used = {as_mapping(document.value).get("extends") for document in (*models, *self.documents)}
+        used = {*map(_extended, self.documents), *(each.extends for each in models)}
         for name, document in self._by_name.items():
             if name not in used:
                 yield document.problem(("name",), f"nothing extends the template {quoted(name)}")
@@ -164,10 +166,9 @@ def _without_nulls(node: Node) -> Node:
     return Node({key: inner.value for key, inner in items.items()}, node.place, items, node.keys, node.size)
 
 
-def _names_of(documents: Sequence[Document]) -> Iterator[str]:
-    for document in documents:
-        if isinstance(name := as_mapping(document.value).get("name"), str):
-            yield name
+def _extended(document: Document) -> str | None:
+    wanted = as_mapping(document.value).get("extends")
+    return wanted if isinstance(wanted, str) else None
 
 
 def _placed(node: Node, file: str) -> Node:

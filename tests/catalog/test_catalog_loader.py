@@ -3,8 +3,11 @@
 import hashlib
 import json
 import random
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -69,6 +72,60 @@ def test_what_did_not_change_is_the_very_value() -> None:
     after = loader.load(source({**files, "b.yaml": model("b", "priority: 3\n")}), ENGINES).catalog.models
     assert after["a"] is before["a"]  # type: ignore[index]
     assert after["b"] != before["b"]  # type: ignore[index]
+
+
+def test_with_a_hub_of_the_clusters_own_too_what_did_not_change_is_the_very_value() -> None:
+    cluster = "apiVersion: llmgw/v1\nkind: Cluster\nweights: {hub_endpoint: https://hub.example.org}\n"
+    files = {f"{name}.yaml": model(name).replace("/srv/", "hf://org/repo/") for name in "ab"} | {"c.yaml": cluster}
+    loader = Loader()
+    before = loader.load(source(files), ENGINES).catalog
+    assert "https://hub.example.org" in str(before.models["a"])  # type: ignore[index]
+    files["b.yaml"] += "priority: 3\n"
+    after = loader.load(source(files), ENGINES).catalog
+    assert after == load(files).catalog
+    assert after.models["a"] is before.models["a"]  # type: ignore[index]
+    elsewhere = {**files, "c.yaml": cluster.replace("hub.", "other.")}
+    assert loader.load(source(elsewhere), ENGINES).catalog == load(elsewhere).catalog
+    without = {**files, "c.yaml": cluster.replace("weights: {hub_endpoint: https://hub.example.org}", "name: x")}
+    assert loader.load(source(without), ENGINES).catalog == load(without).catalog
+
+
+@pytest.mark.parametrize("models", [10, 100])
+def test_a_change_of_one_model_has_one_model_judged_and_no_other_looked_into(models: int) -> None:
+    files = {f"m{n:03}.yaml": model(f"m{n:03}", f"aliases: [alias-{n}]\ngroups: [g]\n") for n in range(models)}
+    loader, asked = Loader(), []
+
+    def canonical(text: str) -> str:
+        asked.append(text)
+        return text
+
+    before = loader.load(source(files), ENGINES, canonical=canonical).catalog
+    whole = len(asked)
+    asked.clear()
+    changed = {**files, "m007.yaml": files["m007.yaml"] + "fallback: m003\n"}
+    with parsed() as seen:
+        after = loader.load(source(changed), ENGINES, canonical=canonical).catalog
+    assert whole == models * len(asked)
+    assert set(asked) == {"/srv/m007.gguf"}
+    assert seen == {"m007.yaml"}
+    assert [name for name, each in after.models.items() if each is not before.models[name]] == ["m007"]
+
+
+@contextmanager
+def parsed() -> Iterator[set[str]]:
+    """The files that are parsed meanwhile."""
+    seen: set[str] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code is yamldoc.parse.__code__:
+            seen.add(frame.f_locals["file"])
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        yield seen
+    finally:
+        sys.setprofile(before)
 
 
 def test_places_that_were_forgotten_are_told_again() -> None:
