@@ -2,7 +2,7 @@
 but for the committed files that it reads."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from llmgw.catalog.schemas import load_schema
@@ -34,7 +34,7 @@ def bundled(kind: str, engines: Mapping[str, Mapping[str, Any]] | None = None) -
 
 
 def _part(kind: str, engines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    schema = copy.deepcopy(load_schema(kind))
+    schema: dict[str, Any] = _changed(copy.deepcopy(load_schema(kind)), _worded)
     if kind not in _WITH_PROFILES or not engines:
         return schema
     definitions = schema["$defs"]
@@ -69,19 +69,36 @@ def _moved(schema: Mapping[str, Any], to: str) -> dict[str, Any]:
     return inner
 
 
-def _with_macros(schema: Any, *, names: bool = False) -> Any:
+def _with_macros(schema: Mapping[str, Any]) -> dict[str, Any]:
     """An engine's schema for documents as they are written: where a text is to match a pattern, a macro may stand."""
+    changed: dict[str, Any] = _changed(_changed(schema, _worded), _or_macro)
+    return changed
+
+
+def _or_macro(schema: dict[str, Any]) -> None:
+    if isinstance(schema.get("pattern"), str):
+        schema["pattern"] = rf"(?:{schema['pattern']})|{_MACRO}"
+
+
+def _worded(schema: dict[str, Any]) -> None:
+    """What is expected in words: editors would tell the pattern. (The keyword is VS Code's.)"""
+    if isinstance(schema.get("pattern"), str) and isinstance(schema.get("x-expects"), str):
+        schema.setdefault("patternErrorMessage", f"expected {schema['x-expects']}")
+
+
+def _changed(schema: Any, change: Callable[[dict[str, Any]], None], *, names: bool = False) -> Any:
+    """A copy, with each schema in it changed. `names`: the keys are names of someone's."""
     if isinstance(schema, list):
-        return [_with_macros(each) for each in schema]
-    if not isinstance(schema, dict):
+        return [_changed(each, change) for each in schema]
+    if not isinstance(schema, Mapping):
         return schema
-    changed = {
-        key: value if key in _VALUES and not names else _with_macros(value, names=key in _NAMES and not names)
+    copied = {
+        key: value if key in _VALUES and not names else _changed(value, change, names=key in _NAMES and not names)
         for key, value in schema.items()
     }
-    if isinstance(changed.get("pattern"), str) and not names:
-        changed["pattern"] = rf"(?:{changed['pattern']})|{_MACRO}"
-    return changed
+    if not names:
+        change(copied)
+    return copied
 
 
 def _to_part(reference: str) -> str:

@@ -24,11 +24,6 @@ def template_schema(model: Mapping[str, Any], *, nullable: bool = True) -> dict[
     whole: dict[str, Any] = copy.deepcopy(dict(model))
     definitions = whole.pop("$defs")
     properties = whole["properties"]
-    properties["kind"] = {
-        "description": "What this document describes.",
-        "enum": ["Model", "Template"],
-        "examples": ["Model"],
-    }
     definitions["profile"]["required"] = ["name"]
     del definitions["weights"]["required"]
     definitions["weights"]["minProperties"] = 1
@@ -47,8 +42,11 @@ def template_schema(model: Mapping[str, Any], *, nullable: bool = True) -> dict[
         "$schema": model["$schema"],
         "title": "llmgw Template",
         "description": "What many models have in common. A Model document with `extends: NAME` is merged over it.",
-        "$ref": "#/$defs/partial",
+        "type": "object",
+        "additionalProperties": False,
+        "required": partial["required"],
         "properties": {
+            **{key: value if value.get("enum") == [] else _same(key) for key, value in properties.items()},
             "kind": {"description": "What this document describes.", "const": "Template"},
             "name": {
                 "$ref": "#/$defs/name",
@@ -75,11 +73,19 @@ def _allow_null(schema: Any) -> None:
             value["anyOf"] = [{"$ref": value.pop("$ref")}, {"type": "null"}]
 
 
+def _same(key: str) -> dict[str, Any]:
+    return {"$ref": f"#/$defs/partial/properties/{key}"}
+
+
 def _not_shared(key: str) -> dict[str, Any]:
+    """Nothing is of an empty enum, as of `"not": {}`; but of that editors tell in words of their own."""
+    words = f"no `{key}` in a template: each is of one model"
     return {
         "description": "No part of a template: it names one model.",
-        "not": {},
-        "x-expects": f"no `{key}` in a template: each is of one model",
+        "enum": [],
+        "errorMessage": words,
+        "doNotSuggest": True,
+        "x-expects": words,
     }
 
 

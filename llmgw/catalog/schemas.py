@@ -126,12 +126,12 @@ def _translate(error: ValidationError, document: Document, prefix: Path) -> Iter
     if "propertyNames" in error.absolute_schema_path:
         key = str(error.instance)
         yield document.problem((*path, key), f"{quoted(key)} is not {_expected(schema, 'text')}", at_key=True)
-    elif (waits := schema.get("x-not-supported-yet")) and error.validator in ("not", "maxItems", "maximum"):
+    elif (waits := schema.get("x-not-supported-yet")) and error.validator in ("enum", "maxItems", "maximum"):
         what = waits if isinstance(waits, str) else quoted(str(path[-1]))
         yield document.problem(path, f"not supported yet: {what}", at_key=True)
     elif error.validator == "additionalProperties" and isinstance(error.instance, dict):
         for key in _unknown_keys(error.instance, schema):
-            known = [name for name, value in schema.get("properties", {}).items() if not _waits(value)]
+            known = [name for name, value in schema.get("properties", {}).items() if not _is_barred(value)]
             message = f"unknown key {quoted(key)}{did_you_mean(key, known)}"
             yield document.problem((*path, key), message, at_key=True)
     elif error.validator == "required" and isinstance(error.instance, dict):
@@ -158,6 +158,8 @@ def _message(error: ValidationError, schema: Mapping[str, Any], path: Path) -> s
     match error.validator:
         case "type":
             return _wrong_type(error.instance, wanted, schema)
+        case "enum" if not wanted:
+            return f"expected {_expected(schema, 'no such key')}"
         case "enum" | "const":
             choices = wanted if error.validator == "enum" else [wanted]
             shown = ", ".join(json.dumps(choice) if not isinstance(choice, str) else choice for choice in choices)
@@ -250,5 +252,6 @@ def _hint_for_missing(schema: Mapping[str, Any], key: str) -> str:
     return f": {expects}" if expects else ""
 
 
-def _waits(schema: Any) -> bool:
-    return isinstance(schema, dict) and schema.get("x-not-supported-yet") is True
+def _is_barred(schema: Any) -> bool:
+    """Whether no value is valid: of a key that waits, or one that a Model has and a Template may not."""
+    return isinstance(schema, dict) and schema.get("enum") == []

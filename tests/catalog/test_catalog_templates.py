@@ -194,6 +194,16 @@ def test_two_templates_of_one_name_are_told_and_a_model_may_have_it() -> None:
     assert list(load(files).catalog.models) == ["base"]
 
 
+def test_a_misspelt_key_of_a_template_is_compared_with_what_a_template_may_have() -> None:
+    assert texts(BASE + "alisases: [x]\nvariant: []\nadaptr_of: x\npinnd: true\n") == [
+        "a.yaml:22:1: $.alisases: unknown key 'alisases'",
+        "a.yaml:23:1: $.variant: unknown key 'variant'",
+        "a.yaml:24:1: $.adaptr_of: unknown key 'adaptr_of'",
+        "a.yaml:25:1: $.pinnd: unknown key 'pinnd'; did you mean 'pinned'?",
+    ]
+    assert "did you mean 'aliases'?" in texts(extending(rest="alisases: [x]\n") + f"---\n{BASE}")[0]
+
+
 def test_a_template_names_no_aliases() -> None:
     assert texts(BASE + "aliases: [x]\n") == [
         "a.yaml:22:10: $.aliases: expected no `aliases` in a template: each is of one model"
