@@ -13,6 +13,7 @@ ReplicaId = NewType("ReplicaId", str)  #: random and opaque: never parsed, never
 Revision = NewType("Revision", str)  #: "commit", "commit+dirty:digest", or "digest" outside git
 Digest = NewType("Digest", str)  #: hex sha256 of a whole catalog's content
 SpecDigest = NewType("SpecDigest", str)  #: of what a replica is launched from; equal = no restart
+ContentId = NewType("ContentId", str)  #: of a stored value, made of its bytes: under it nothing ever changes
 
 NAME_PATTERN: Final = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$(?!\n)"
 """Models, profiles, nodes, pools. `$(?!\\n)` reads alike in Python's and JavaScript's dialect."""

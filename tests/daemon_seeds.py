@@ -1,5 +1,6 @@
 """Store values as controller, agent and catalog would have written them: what the admin API and the CLI tell of."""
 
+from dataclasses import replace
 from typing import Final
 
 from llmgw.catalog.spec import ModelSpec, ProfileSpec, WeightsSpec
@@ -22,7 +23,8 @@ from llmgw.facts import (
 from llmgw.ids import Digest, EngineName, ModelName, NodeName, ProfileName, ReplicaId, Revision, SpecDigest
 from llmgw.plan import Assignment, ModelState, ModelStatus, Want
 from llmgw.store import keys
-from llmgw.store.codec import encode
+from llmgw.store.codec import decode, encode
+from llmgw.store.contents import contents_of
 from llmgw.store.memory import MemoryStore
 from llmgw.store.values import Applied, CatalogStatus, Condition, ConditionType, HistoryEntry
 from llmgw.units import GIB, MIB, Bytes, Wall
@@ -140,15 +142,29 @@ class Seeds:
 
     def __init__(self) -> None:
         self.store = MemoryStore()
+        self._models: dict[ModelName, ModelSpec] = {}
+        self._digest: Digest | None = None
 
     async def put(self, key: str, value: object) -> None:
         await self.store.put(key, encode(value))
 
     async def catalog(self, *models: ModelSpec, revision: Revision = GOOD, digest: Digest = DIGEST) -> None:
-        for spec in models:
-            await self.put(keys.model(digest, spec.name), spec)
-        await self.put(keys.APPLIED, Applied(revision=revision, digest=digest, at=Wall(NOW - 300), cluster="home"))
+        """Besides those that it has already, where the digest is the same."""
+        self._models = (self._models if digest == self._digest else {}) | {spec.name: spec for spec in models}
+        self._digest = digest
+        contents = contents_of(self._models)
+        for key, value in contents.values.items():
+            await self.store.put(key, value)
+        applied = Applied(revision=revision, digest=digest, at=Wall(NOW - 300), cluster="home", parts=contents.parts)
+        await self.put(keys.APPLIED, applied)
         await self.status(applied=revision, attempted=revision)
+
+    async def settings(self, **fields: object) -> None:
+        """The catalog in force says so of the cluster."""
+        entry = await self.store.get(keys.APPLIED)
+        assert entry is not None, "there is a catalog"
+        applied = replace(decode(entry.value, Applied), **fields)  # type: ignore[arg-type]
+        await self.put(keys.APPLIED, applied)
 
     async def status(self, *, applied: Revision | None, attempted: Revision | None, **fields: object) -> None:
         condition = Condition(type=ConditionType.READY, status=False, reason="ModelsNotReady", message="1 of 2 ready")

@@ -18,6 +18,8 @@ from llmgw.gateway.server import Gateway
 from llmgw.ids import Digest, EngineName, ModelName, NodeName, ProfileName, ReplicaId, Revision
 from llmgw.plan import Endpoint
 from llmgw.store import codec, keys
+from llmgw.store.api import Put
+from llmgw.store.contents import contents_of
 from llmgw.store.memory import MemoryStore
 from llmgw.store.values import ApiKey, Applied
 from llmgw.units import Wall
@@ -32,8 +34,9 @@ async def main(port: int, upstream: int, token: str, access: Path) -> None:
     endpoint = Endpoint(
         id=ReplicaId("r"), model=model.name, url=f"http://127.0.0.1:{upstream}", names=model.names, engine=engine
     )
-    applied = Applied(revision=Revision("bench"), digest=digest, at=Wall(0.0))
-    await store.put(keys.model(digest, model.name), codec.encode(model))
+    contents = contents_of({model.name: model})
+    applied = Applied(revision=Revision("bench"), digest=digest, at=Wall(0.0), parts=contents.parts)
+    await store.txn([Put(key, value) for key, value in contents.values.items()])
     await store.put(keys.endpoint(NodeName("bench"), endpoint.id), codec.encode(endpoint))
     await store.put(keys.APPLIED, codec.encode(applied))
     credential = Credential.of(token.encode())

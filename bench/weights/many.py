@@ -14,7 +14,7 @@ from llmgw.catalog.spec import Catalog, ClusterSpec
 from llmgw.clock import SystemClock
 from llmgw.facts import DiskFact, MemoryFact, NodeReport, WeightsFact
 from llmgw.ids import Digest, NodeName, Revision
-from llmgw.reconcile.sync import publish
+from llmgw.reconcile.publishing import publish
 from llmgw.store import keys
 from llmgw.store.codec import encode
 from llmgw.store.events import EventLog

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from llmgw.catalog.spec import ModelSpec, spec_digest
 from llmgw.facts import Ask, Concurrency, Cordon, NodeReport, RecoveryRecord, ScalingState, Suspension, Usage
@@ -10,12 +10,16 @@ from llmgw.ids import ModelName, NodeName, ReplicaId, SpecDigest
 from llmgw.plan import Assignment, ModelStatus, Rollout, Stopped
 from llmgw.store import keys
 from llmgw.store.api import Entry, Store
-from llmgw.store.codec import decode, decode_shared
+from llmgw.store.codec import decode
+from llmgw.store.contents import Catalogs, NotWhole
 from llmgw.store.election import Leader
 from llmgw.store.histories import decode_entry
 from llmgw.store.values import Applied, CatalogStatus, HistoryEntry, Member, Pinned
 
 T = TypeVar("T")
+
+_catalogs: Final = Catalogs()
+"""What was read of catalogs before; under its key it never changes, whichever store it is of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +45,11 @@ class Seen:
 
 async def look(store: Store) -> Seen:
     """Read the store. Raises what `codec.decode` raises: a value from a newer llmgw, or no such value."""
-    applied = await _get(store, keys.APPLIED, Applied)
-    models = (await store.list(f"{keys.MODELS}{applied.digest}/")).entries if applied else ()
+    applied, specs = await _in_force(store)
     nodes = (await store.list(keys.NODES)).entries
     held = (await store.list(keys.SUSPENSIONS)).entries
     suspensions = {ModelName(keys.last(entry.key)): _read(entry, Suspension) for entry in held}
-    specs = [_as_suspended(decode_shared(entry.value, ModelSpec), suspensions) for entry in models]
+    models = {name: _as_suspended(spec, suspensions) for name, spec in specs.items()} if suspensions else specs
     explained = [_read(entry, ModelStatus) for entry in (await store.list(keys.EXPLAIN)).entries]
     reports = [_read(entry, NodeReport) for entry in nodes if entry.key.endswith("/report")]
     assignments = [_read(entry, Assignment) for entry in nodes if "/assignments/" in entry.key]
@@ -57,7 +60,7 @@ async def look(store: Store) -> Seen:
         applied=applied,
         status=await _get(store, keys.CATALOG_STATUS, CatalogStatus),
         stopped=await _get(store, keys.STOPPED, Stopped),
-        models={spec.name: spec for spec in specs},
+        models=models,
         explained={status.model: status for status in explained},
         reports={report.node: report for report in reports},
         assignments={assignment.replica: assignment for assignment in assignments},
@@ -69,6 +72,15 @@ async def look(store: Store) -> Seen:
         members=tuple(_read(entry, Member) for entry in members),
         leader=await _get(store, keys.LEADER, Leader),
     )
+
+
+async def _in_force(store: Store) -> tuple[Applied | None, Mapping[ModelName, ModelSpec]]:
+    """Nothing is in force while not all of it is there: right after a start, say."""
+    try:
+        found = await _catalogs.in_force(store)
+    except NotWhole:
+        return None, {}
+    return (None, {}) if found is None else (found.applied, found.check().models)
 
 
 def _as_suspended(spec: ModelSpec, suspensions: Collection[ModelName]) -> ModelSpec:

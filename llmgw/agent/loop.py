@@ -17,11 +17,12 @@ from llmgw.agent.ports import DEFAULT_PORTS, Ports
 from llmgw.agent.process import is_alive
 from llmgw.agent.records import Record
 from llmgw.agent.replica import Replica
-from llmgw.agent.report import Reporter, Wanted
+from llmgw.agent.report import Reporter
 from llmgw.agent.scopes import Scopes
 from llmgw.agent.timing import Times, Timing
 from llmgw.agent.traffic import Traffic
 from llmgw.agent.upkeep import Orders
+from llmgw.agent.wanted import Wanted
 from llmgw.clock import Clock
 from llmgw.engine.manager import Engines
 from llmgw.errors import TerminalError
@@ -221,7 +222,11 @@ class Agent:
                 replica.used(now=use.outstanding > 0)
 
     def _catalog_changed(self, change: Change) -> None:
+        part = change.key.startswith(keys.PARTS)  # the last may make whole what `catalog/applied` named before
+        before = self._wanted.applied if part else None
         self._wanted.changed(change.key, change.value)
+        if part and self._wanted.applied != before:
+            self._reporter.changed()
         if change.key == keys.APPLIED:
             self._times.follow(self._wanted.supervision)
             if self._wanted.limits is not None:  # for the downloads under way too

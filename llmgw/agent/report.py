@@ -14,14 +14,13 @@ from llmgw.agent.devices import Devices, attribute, in_pid_namespace, used_by
 from llmgw.agent.fingerprints import Fingerprints
 from llmgw.agent.inventory import Resident, Sample
 from llmgw.agent.replica import Replica
-from llmgw.catalog.spec import FetchLimits, ModelSpec, SupervisionSettings, WeightsSpec
+from llmgw.agent.wanted import Wanted
+from llmgw.catalog.spec import WeightsSpec
 from llmgw.errors import RetryableError
 from llmgw.facts import DeviceFact, NodeReport
 from llmgw.ids import Digest, ReplicaId
-from llmgw.plan import Rollout
 from llmgw.store import codec, keys
 from llmgw.store.api import Store
-from llmgw.store.values import Applied
 from llmgw.weights.lookup import WantedSources
 from llmgw.weights.naming import canonical
 
@@ -30,39 +29,6 @@ log = structlog.get_logger("llmgw.agent")
 HEARTBEAT: Final = 5.0  #: seconds between samples of memory and disk, each reported
 _AWAY: Final = 0.5  #: seconds until a report that the store could not take is tried again
 _GAP: Final = 0.05  #: seconds between two reports at least: a burst of changes is one
-
-
-class Wanted:
-    """The weights that the catalog in force wants, as the store tells it."""
-
-    def __init__(self) -> None:
-        self.applied: Digest | None = None  #: the catalog in force
-        self.limits: FetchLimits | None = None  #: of downloads, as it says; None: not heard of any yet
-        self.supervision: SupervisionSettings | None = None
-        self._models: dict[str, tuple[WeightsSpec, ...]] = {}
-
-    def changed(self, key: str, value: bytes | None) -> None:
-        """One key under `catalog/`."""
-        if key == keys.APPLIED:
-            applied = None if value is None else codec.decode(value, Applied, where=key)
-            self.applied = None if applied is None else applied.digest
-            self.limits = self.limits if applied is None else applied.weights.limits
-            self.supervision = self.supervision if applied is None else applied.supervision
-        elif key.startswith(keys.MODELS):
-            self._models.pop(key, None)
-            if value is not None:
-                model = codec.decode(value, ModelSpec, where=key)
-                self._models[key] = tuple(spec for profile in model.profiles for spec in profile.every_file)
-
-        elif key.startswith(keys.ROLLOUTS):  # what a model may return to has to be known, and kept
-            self._models.pop(key, None)
-            if value is not None:
-                rollout = codec.decode(value, Rollout, where=key)
-                self._models[key] = tuple(spec for profile in rollout.good for spec in profile.every_file)
-
-    def specs(self) -> tuple[WeightsSpec, ...]:
-        wanted = (f"{keys.MODELS}{self.applied}/", keys.ROLLOUTS)
-        return tuple(spec for key, specs in self._models.items() if key.startswith(wanted) for spec in specs)
 
 
 class Reporter:

@@ -6,20 +6,20 @@ catalog may say something else. What the catalog in force wants is read from the
 
 import asyncio
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import structlog
 
-from llmgw.catalog.spec import ModelSpec
 from llmgw.clock import Clock
-from llmgw.errors import LlmgwError, RetryableError
+from llmgw.errors import LlmgwError, RetryableError, TerminalError
 from llmgw.facts import Event
 from llmgw.ids import NodeName
 from llmgw.plan import Assignment, Rollout
 from llmgw.store import keys
 from llmgw.store.api import Change, Store
 from llmgw.store.codec import decode, encode
+from llmgw.store.contents import Catalogs
 from llmgw.store.follow import follow, listed
 from llmgw.store.staleness import why_stale
 from llmgw.store.values import (
@@ -59,6 +59,7 @@ class Orders:
     clock: Clock
     record: Callable[[Event], None]
     changed: Callable[[], None]
+    catalogs: Catalogs = field(default_factory=Catalogs)  #: as they were read before
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -157,9 +158,13 @@ class Orders:
             return None
         if source in WantedSources(self.in_use()):
             return "in use"
-        models = [
-            decode(e.value, ModelSpec) for e in (await self.store.list(f"{keys.MODELS}{applied.digest}/")).entries
-        ]
+        try:
+            found = await self.catalogs.in_force(self.store)
+            models = () if found is None else tuple(found.check().models.values())
+        except TerminalError as error:
+            return f"the catalog in force cannot be read: {error}"
+        if found is None or found.applied.digest != order.catalog:
+            return "the catalog has changed since: ask again"
         back = [decode(e.value, Rollout) for e in (await self.store.list(keys.ROLLOUTS)).entries]
         profiles = [profile for model in models for profile in model.profiles]
         profiles += [profile for rollout in back for profile in rollout.good]  # what a model may return to

@@ -6,10 +6,12 @@ A catalog in force names commits. What the documents say stays beside them, so t
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from llmgw.catalog.files import each_file
 from llmgw.catalog.spec import Catalog, ModelSpec, WeightsSpec, canonical_json
-from llmgw.ids import Digest
+from llmgw.ids import Digest, ModelName
+from llmgw.memo import Kept, Once
 from llmgw.units import Bytes
 
 
@@ -27,20 +29,37 @@ Resolutions = Mapping[str, Resolution]
 """By the canonical source as documents name it."""
 
 
+def _files(model: ModelSpec) -> tuple[WeightsSpec, ...]:
+    return tuple(spec for profile in model.profiles for spec in profile.every_file)
+
+
+files_of_model: Final = Once(_files)
+"""Every file that it wants at any level."""
+
+
 def files_of(catalog: Catalog) -> Iterator[WeightsSpec]:
-    """Every file that it wants at any level."""
+    """The same, of all models."""
     for model in catalog.models.values():
-        for profile in model.profiles:
-            yield from profile.every_file
+        yield from files_of_model(model)
+
+
+def _resolutions(model: ModelSpec) -> dict[str, Resolution]:
+    return {
+        spec.written or spec.source: Resolution(source=spec.source, size=spec.found)
+        for spec in files_of_model(model)
+        if spec.written is not None or spec.found is not None
+    }
+
+
+_resolutions_of_model: Final = Once(_resolutions)
 
 
 def resolutions_of(catalog: Catalog | None) -> dict[str, Resolution]:
     """Those that it was put in force with."""
-    return {
-        spec.written or spec.source: Resolution(source=spec.source, size=spec.found)
-        for spec in (() if catalog is None else files_of(catalog))
-        if spec.written is not None or spec.found is not None
-    }
+    found: dict[str, Resolution] = {}
+    for model in () if catalog is None else catalog.models.values():
+        found.update(_resolutions_of_model(model))
+    return found
 
 
 def resolved(catalog: Catalog, known: Resolutions) -> Catalog:
@@ -48,25 +67,35 @@ def resolved(catalog: Catalog, known: Resolutions) -> Catalog:
 
     Its digest is another for each set of revisions, and the documents' own where no source moves.
     """
-    if moved(catalog):
+    if not known or moved(catalog):
         return catalog
+    models = {name: _with_those_of(name, model, known) for name, model in catalog.models.items()}
+    made = replace(catalog, models=models)
+    revisions = moved(made)
+    if not revisions:
+        return made
+    return replace(made, digest=digest_with(catalog.digest, revisions), documents=catalog.digest)
+
+
+def _with_those_of(name: ModelName, model: ModelSpec, known: Resolutions) -> ModelSpec:
+    found = tuple((spec.source, known[spec.source]) for spec in files_of_model(model) if spec.source in known)
+    return _resolved_model.of(name, model, found) if found else model
+
+
+def _with(model: ModelSpec, found: tuple[tuple[str, Resolution], ...]) -> ModelSpec:
+    known = dict(found)
 
     def change(spec: WeightsSpec) -> WeightsSpec:
-        found = known.get(spec.source)
-        if found is None:
+        at = known.get(spec.source)
+        if at is None:
             return spec
-        written = spec.source if found.source != spec.source else None
-        return replace(spec, source=found.source, written=written, found=found.size, untold=found.trouble)
+        written = spec.source if at.source != spec.source else None
+        return replace(spec, source=at.source, written=written, found=at.size, untold=at.trouble)
 
-    models = {
-        name: each_file(model, change) if _names_any(model, known) else model for name, model in catalog.models.items()
-    }
-    made = replace(catalog, models=models)
-    return replace(made, digest=digest_with(catalog.digest, moved(made)))
+    return each_file(model, change)
 
 
-def _names_any(model: ModelSpec, known: Resolutions) -> bool:
-    return any(spec.source in known for profile in model.profiles for spec in profile.every_file)
+_resolved_model: Final[Kept[ModelName, ModelSpec]] = Kept(_with)
 
 
 def at(revisions: Mapping[str, str]) -> dict[str, Resolution]:
@@ -76,7 +105,17 @@ def at(revisions: Mapping[str, str]) -> dict[str, Resolution]:
 
 def moved(catalog: Catalog) -> dict[str, str]:
     """What its sources were resolved to, by what its documents call them."""
-    return {spec.written: spec.source for spec in files_of(catalog) if spec.written is not None}
+    found: dict[str, str] = {}
+    for model in catalog.models.values():
+        found.update(_moved_of_model(model))
+    return found
+
+
+def _moved(model: ModelSpec) -> dict[str, str]:
+    return {spec.written: spec.source for spec in files_of_model(model) if spec.written is not None}
+
+
+_moved_of_model: Final = Once(_moved)
 
 
 def digest_with(documents: Digest, moved: Mapping[str, str]) -> Digest:

@@ -369,6 +369,8 @@ class Catalog:
     digest: Digest
     models: Mapping[ModelName, ModelSpec] = field(default_factory=dict)
     cluster: ClusterSpec = ClusterSpec()
+    documents: Digest | None = field(default=None, compare=False)
+    """Of the documents alone, where `digest` is also of what their moving sources were at."""
 
 
 LAUNCH_FIELDS: Final = (
@@ -416,3 +418,7 @@ def _content(value: Any) -> Any:
 def canonical_json(value: Any) -> bytes:
     """Sorted keys, no white space: equal values give equal bytes."""
     return msgspec.json.encode(value, order="deterministic")
+
+
+model_json: Final[Once[ModelSpec, bytes]] = Once(canonical_json)
+"""A model's canonical JSON, once for each object: digests and the last good catalog on disk are made of it."""

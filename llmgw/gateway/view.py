@@ -7,15 +7,15 @@ from typing import Final, TypeVar
 
 import structlog
 
-from llmgw.catalog.spec import ModelSpec
-from llmgw.errors import LlmgwError, RetryableError
+from llmgw.errors import LlmgwError, RetryableError, TerminalError
 from llmgw.gateway.routes import RoutingTable
 from llmgw.gateway.upstream import address_of
 from llmgw.plan import Endpoint, ModelStatus, Stopped
 from llmgw.store import codec, keys
 from llmgw.store.api import Entry, Snapshot, Store
+from llmgw.store.contents import Catalogs, InForce, NotWhole
 from llmgw.store.follow import follow, listed
-from llmgw.store.values import ApiKey, Applied
+from llmgw.store.values import ApiKey
 from llmgw.tasks import Tasks
 
 log = structlog.get_logger("llmgw.gateway")
@@ -29,9 +29,11 @@ WATCHED: Final = (
     keys.STOPPED,
     keys.API_KEYS,
     keys.SUSPENSIONS,
+    keys.PARTS,
 )
 """Nothing of what nodes report: a thousand of them would keep every gateway busy. Not the models either: those of a
-catalog are there before it is in force, and never change."""
+catalog are there before it is in force, and never change. Their lists count only where some were missing: right
+after a start of all, when the catalog is put in force that was before, and `catalog/applied` does not change."""
 
 
 RETRY: Final = 0.5
@@ -57,6 +59,11 @@ class StoreView:
         self._dirty = asyncio.Event()
         self._withdrawn = False
         self._decoded: dict[str, tuple[int, object]] = {}
+        self._catalogs = Catalogs()
+        self._known: InForce | None = None  #: the last that was whole
+        self._lacking = False  #: what is in force now is not all there
+        self._incoming = False  #: some of a catalog came since it was read last
+        self._told: dict[str, str] = {}  #: what cannot be read, and why
 
     async def start(self, tasks: Tasks) -> None:
         """Read everything once, and follow from there."""
@@ -69,6 +76,10 @@ class StoreView:
 
     async def _follow(self, prefix: str, seen: Snapshot) -> None:
         async for changes in follow(self._store, prefix, seen):
+            if prefix == keys.PARTS:
+                self._incoming = True
+                if not self._lacking:
+                    continue
             if prefix == keys.ENDPOINTS and any(change.value is None for change in changes):
                 self._withdrawn = True
             self._dirty.set()
@@ -100,30 +111,43 @@ class StoreView:
         stopped = self._values([await store.get(keys.STOPPED)], Stopped)
         api_keys = (await store.list(keys.API_KEYS)).entries
         suspended = {keys.last(entry.key) for entry in (await store.list(keys.SUSPENSIONS)).entries}
-        applied, models = await self._in_force()
-        specs = self._values(models, ModelSpec)
+        found = await self._in_force()
+        specs = found.models.values() if found is not None else ()
         table = RoutingTable.build(
-            applied=applied[0] if applied else None,
+            applied=found.applied if found is not None else None,
             models=[replace(spec, suspend=True) if spec.name in suspended else spec for spec in specs],
             endpoints=self._values(endpoints.entries, Endpoint),
             statuses=self._values(statuses.entries, ModelStatus),
             stopped=stopped[0] if stopped else None,
         )
-        present = {entry.key for entry in (*endpoints.entries, *statuses.entries, *models, *api_keys)}
+        present = {entry.key for entry in (*endpoints.entries, *statuses.entries, *api_keys)}
         self._decoded = {key: kept for key, kept in self._decoded.items() if key in present}
         # One that cannot be read is there all the same: it lets nobody in, and must not open the door to everybody.
         self._keys_changed(self._values(api_keys, ApiKey), bool(api_keys))
         self._changed(table, endpoints.revision, urgent)
 
-    async def _in_force(self) -> tuple[list[Applied], Sequence[Entry]]:
-        """The catalog's settings and its models, which go once another is in force: not between the two reads."""
-        entry = await self._store.get(keys.APPLIED)
-        while True:
-            applied = self._values([entry], Applied)
-            models = (await self._store.list(f"{keys.MODELS}{applied[0].digest}/")).entries if applied else ()
-            before, entry = entry, await self._store.get(keys.APPLIED)
-            if entry == before:
-                return applied, models
+    async def _in_force(self) -> InForce | None:
+        """None: nothing is. While what is in force is not all there, or cannot be read, what was before goes on."""
+        self._incoming = False
+        try:
+            found = self._known = await self._catalogs.in_force(self._store)
+        except TerminalError as error:
+            self._lacking = True
+            if self._incoming:  # what was missing came meanwhile
+                self._dirty.set()
+            if self._known is not None or not isinstance(error, NotWhole):  # at a start it is yet to come
+                self._say_once("catalog", str(error))
+            return self._known
+        self._lacking = False
+        self._told.pop("catalog", None)
+        for name, why in found.unreadable.items() if found is not None else ():
+            self._say_once(f"model/{name}", str(why))
+        return found
+
+    def _say_once(self, what: str, why: str) -> None:
+        if self._told.get(what) != why:
+            log.error("stored_value_unreadable", what=what, error=why)
+        self._told[what] = why
 
     def _values(self, entries: Iterable[Entry | None], kind: type[T]) -> list[T]:
         """The entries' values. One that cannot be read is reported once and left out: the others go on."""
@@ -141,8 +165,6 @@ class StoreView:
 
     def _decode(self, entry: Entry, kind: type[T]) -> T | None:
         try:
-            if kind is ModelSpec:
-                return codec.decode_shared(entry.value, kind)
             value = codec.decode(entry.value, kind, where=entry.key)
             if isinstance(value, Endpoint):
                 address_of(value.url)

@@ -11,16 +11,16 @@ from typing import Final
 
 import structlog
 
-from llmgw.catalog.resolving import Resolution, Resolutions, at, digest_with, files_of, resolutions_of, resolved
-from llmgw.catalog.spec import Catalog, WeightsSpec
+from llmgw.catalog.resolving import Resolution, Resolutions, at, files_of_model, resolutions_of, resolved
+from llmgw.catalog.spec import Catalog, ModelSpec, WeightsSpec
 from llmgw.clock import Clock
 from llmgw.errors import WeightsError, WeightsUnavailable
 from llmgw.facts import Event
 from llmgw.ids import ModelName
+from llmgw.memo import Once
+from llmgw.reconcile.history import History
 from llmgw.reconcile.workqueue import Trigger
-from llmgw.store import keys
 from llmgw.store.api import Store
-from llmgw.store.histories import decode_resolved
 from llmgw.units import Bytes
 from llmgw.weights.api import WeightSource
 
@@ -49,9 +49,10 @@ class Resolver:
         clock: Clock,
         record: Callable[[Event], None],
         changed: Callable[[], None],
+        history: History | None = None,
     ) -> None:
         self._sources = sources
-        self._store = store
+        self._history = history or History(store)
         self._clock = clock
         self._record = record
         self._changed = changed
@@ -60,7 +61,8 @@ class Resolver:
         self._due: dict[str, float] = {}  #: when a source is asked again: monotonic seconds
         self._told: dict[str, str] = {}  #: what went wrong, as it was told
         self._wanted: dict[str, WeightsSpec] = {}  #: what to ask for, by the documents' name of it
-        self._users: dict[str, list[ModelName]] = {}  #: the models that name a source
+        self._documents: Catalog | None = None  #: the newest
+        self._asked_of = Once(self._files_to_ask_of)
         self._trigger = Trigger()
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
@@ -70,8 +72,8 @@ class Resolver:
         """`documents` with what its sources are at: as it was before in the same content, else as in the catalog
         `before` it, else now. `afresh`: what moves is asked anew, and keeps its commit where nobody answers. `retry`:
         also what failed a moment ago is asked."""
-        files = {spec.source: spec for spec in files_of(documents)}
-        self._users = _users(documents)
+        files = {spec.source: spec for model in documents.models.values() for spec in self._asked_of(model)}
+        self._documents = documents
         in_force = resolutions_of(before)
         self._found = {name: each for name, each in self._found.items() if name in files}
         self._afresh = {
@@ -79,7 +81,8 @@ class Resolver:
             for name, each in self._afresh.items()
             if name in files and (name not in in_force or in_force[name].source != each.source)
         }
-        known = _over(_over(in_force, await self._of_same_content(documents)), self._afresh)
+        same = at(await self._history.same_content(documents.digest))
+        known = _over(_over(in_force, same), self._afresh)
         known = _over(self._found, known)
         moving = [spec for spec in files.values() if self._is_moving(spec)]
         due = {spec.source for spec in moving if retry or self._is_due(spec.source)}
@@ -148,9 +151,13 @@ class Resolver:
         self._told[name] = why
         log.info("source_not_asked", source=name, why=why)
         at_wall = self._clock.now().wall
-        for model in self._users.get(name, ()):
+        for model in _users(self._documents, name):
             self._record(Event(at=at_wall, subject=f"model/{model}", reason="source not told", message=why))
         return why
+
+    def _files_to_ask_of(self, model: ModelSpec) -> tuple[WeightsSpec, ...]:
+        """Those that move, or whose size no document says."""
+        return tuple(spec for spec in files_of_model(model) if self._is_moving(spec) or self._lacks(spec, {}))
 
     def _is_due(self, name: str) -> bool:
         return self._due.get(name, 0.0) <= self._clock.now().mono
@@ -167,22 +174,11 @@ class Resolver:
             return True
         return spec.size is None and (spec.source not in known or known[spec.source].size is None)
 
-    async def _of_same_content(self, documents: Catalog) -> dict[str, Resolution]:
-        """As when the very documents were in force last: whoever goes back to them gets the same bytes."""
-        entries = (await self._store.list(keys.HISTORY)).entries
-        for entry in reversed(entries):
-            digest, revisions = decode_resolved(entry.value, where=entry.key)
-            if revisions and digest_with(documents.digest, revisions) == digest:
-                return at(revisions)
-        return {}
 
-
-def _users(catalog: Catalog) -> dict[str, list[ModelName]]:
-    found: dict[str, list[ModelName]] = {}
-    for model in catalog.models.values():
-        for source in {spec.source for profile in model.profiles for spec in profile.every_file}:
-            found.setdefault(source, []).append(model.name)
-    return found
+def _users(catalog: Catalog | None, source: str) -> list[ModelName]:
+    """The models that name it."""
+    models = () if catalog is None else catalog.models.values()
+    return [model.name for model in models if any(spec.source == source for spec in files_of_model(model))]
 
 
 def _scheme(spec: WeightsSpec) -> str:

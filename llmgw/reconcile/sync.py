@@ -15,38 +15,30 @@ from llmgw.catalog.holds import Held, HoldReason
 from llmgw.catalog.live import CatalogState, LiveCatalog, in_force_since, load_last_good, save_last_good
 from llmgw.catalog.load import Loaded, Loader, revision_of
 from llmgw.catalog.place import Place
-from llmgw.catalog.resolving import moved
 from llmgw.catalog.source import Source
-from llmgw.catalog.spec import Catalog, ModelSpec
+from llmgw.catalog.spec import Catalog
 from llmgw.catalog.watch import Observation
 from llmgw.clock import Clock
 from llmgw.engine.manager import Engines
 from llmgw.errors import CatalogInvalid, LlmgwError, RetryableError
 from llmgw.facts import Event
 from llmgw.ids import Revision
-from llmgw.memo import Once
-from llmgw.plan import Endpoint
 from llmgw.reconcile.earlier import Earlier
 from llmgw.reconcile.gate import judge
+from llmgw.reconcile.history import History
 from llmgw.reconcile.in_force import in_force
 from llmgw.reconcile.orders import is_order, read_orders
+from llmgw.reconcile.publishing import Publisher
 from llmgw.reconcile.resolving import Resolver
-from llmgw.reconcile.rollouts import begun
 from llmgw.reconcile.workqueue import Trigger
 from llmgw.store import keys
-from llmgw.store.api import Delete, Put, Store
-from llmgw.store.batches import write_all
-from llmgw.store.codec import decode, encode, encode_shared
+from llmgw.store.api import Store
 from llmgw.store.follow import follow as follow_store
 from llmgw.store.follow import listed
-from llmgw.store.histories import decode_entry, encode_entry
-from llmgw.store.values import Applied, HistoryEntry, Pinned
+from llmgw.store.values import Pinned
 from llmgw.units import Instant
-from llmgw.weights.naming import canonical
 
 log = structlog.get_logger("llmgw.sync")
-
-HISTORY_KEPT: Final = 100
 
 RETRY: Final = 5.0
 """Seconds until what could not be written (a full disk) is tried again."""
@@ -102,8 +94,15 @@ class CatalogSync:
         self._lost: Pinned | None = None  #: a rollback whose content cannot be had
         self._afresh = False  #: what branches and tags are at is to be asked anew
         self._retry_sources = False  #: and where that failed a moment ago
+        history = History(store)
+        self._publisher = Publisher(store, history)
         self._resolver = Resolver(
-            engines.sources, store=store, clock=clock, record=record, changed=lambda: self._arrived.set()
+            engines.sources,
+            store=store,
+            clock=clock,
+            record=record,
+            changed=lambda: self._arrived.set(),
+            history=history,
         )
         self._earlier = Earlier(store=store, last_good=last_good, engines=engines, read=place.read)
 
@@ -288,7 +287,7 @@ class CatalogSync:
         now, before = self._clock.now(), current or await self._known_before()
         if current is None:
             now = await self._since(catalog, now)
-        await publish(self._store, catalog, now, before=before)
+        await self._publisher.publish(catalog, now, before=before)
         self._live.accept(catalog, now)
         await asyncio.to_thread(self._save, catalog, before)
         self._event("catalog rolled back", f"{catalog.revision}: {_count(catalog)}; by {pinned.by}")
@@ -308,7 +307,7 @@ class CatalogSync:
             self._live.accept(catalog, now)  # an earlier problem is over
             if before.models != catalog.models:  # a source has told how large its files are
                 began = Instant(now.mono, self._live.state().applied_at or now.wall)
-                await publish(self._store, catalog, began, before=before)
+                await self._publisher.publish(catalog, began, before=before)
                 self._live.complete(catalog)
                 return
             if self._unwritten is None and not quietly:
@@ -316,7 +315,7 @@ class CatalogSync:
             return
         if before is None:
             now = await self._since(catalog, now)
-        await publish(self._store, catalog, now, before=earlier)  # first: where that fails, what was in force stays
+        await self._publisher.publish(catalog, now, before=earlier)  # first: where that fails, what was in force stays
         self._live.accept(catalog, now)
         for warning in loaded.warnings:
             self._event("catalog warning", str(warning))
@@ -361,73 +360,12 @@ class CatalogSync:
             self._event("last good unusable", why)
         if catalog is not None:
             now = await self._since(catalog, self._clock.now())
-            await publish(self._store, catalog, now)
+            await self._publisher.publish(catalog, now)
             self._live.accept(catalog, now)
             self._event("last good restored", str(catalog.revision))
 
     def _event(self, reason: str, message: str) -> None:
         self._record(Event(at=self._clock.now().wall, subject="catalog", reason=reason, message=message))
-
-
-async def publish(store: Store, catalog: Catalog, now: Instant, *, before: Catalog | None = None) -> None:
-    """Put a catalog in force for the gateways and agents: its models first, under their digest, which nobody looks at
-    yet; then, in one transaction, which revision it is, and the end of the endpoints of models it no longer has.
-    Traffic stops before any engine does. The models of catalogs before it go last. `before`: whose place it takes:
-    rollouts begin."""
-    models = {keys.model(catalog.digest, name): encode_shared(model) for name, model in catalog.models.items()}
-    present = {entry.key: entry.value for entry in (await store.list(keys.MODELS)).entries}
-    stale = [key for key in present if key not in models]
-    endpoints = [
-        entry.key
-        for entry in (await store.list(keys.ENDPOINTS)).entries
-        if decode(entry.value, Endpoint, where=entry.key).model not in catalog.models
-    ]
-    applied = Applied(
-        revision=catalog.revision,
-        digest=catalog.digest,
-        at=now.wall,
-        gateway=catalog.cluster.gateway,
-        weights=catalog.cluster.weights,
-        cluster=catalog.cluster.name,
-        nodes=tuple(catalog.cluster.nodes),
-        policies=catalog.cluster.nodes,
-        time_zone=catalog.cluster.time_zone,
-        scaling=catalog.cluster.scaling,
-        defaults=catalog.cluster.defaults,
-        recovery=catalog.cluster.recovery,
-        supervision=catalog.cluster.supervision,
-        sync=catalog.cluster.sync,
-        protect=catalog.cluster.protect,
-        notify=catalog.cluster.notify,
-    )
-    history = await _history(store, catalog, now)
-    rollouts = await begun(store, before, catalog, now)
-    await write_all(store, [Put(key, value) for key, value in models.items() if present.get(key) != value])
-    # Beyond what one transaction takes, endpoints follow: the gateways pass over those of a model that is not there.
-    withdrawn = [Delete(key) for key in endpoints]
-    await write_all(store, [Put(keys.APPLIED, encode(applied)), *history, *rollouts, *withdrawn])
-    await write_all(store, [Delete(key) for key in stale])
-
-
-async def _history(store: Store, catalog: Catalog, now: Instant) -> list[Put | Delete]:
-    """One more entry where the content differs from the newest; the oldest beyond HISTORY_KEPT go."""
-    entries = (await store.list(keys.HISTORY)).entries
-    last = decode_entry(entries[-1].value, where=entries[-1].key) if entries else None
-    if last is not None and last.digest == catalog.digest:
-        return []
-    number = 1 + (last.number if last else 0)
-    models = {str(model.name): _sources_of(model) for model in catalog.models.values()}
-    entry = HistoryEntry(
-        number=number,
-        revision=catalog.revision,
-        digest=catalog.digest,
-        at=now.wall,
-        sources=tuple(sorted({source for sources in models.values() for source in sources})),
-        models=models,
-        resolved=moved(catalog),
-    )
-    surplus = entries[: max(0, len(entries) + 1 - HISTORY_KEPT)]
-    return [Put(keys.history(number), encode_entry(entry)), *(Delete(old.key) for old in surplus)]
 
 
 def _approved(source: Source, before: Revision) -> bool:
@@ -436,13 +374,6 @@ def _approved(source: Source, before: Revision) -> bool:
         return False
     since = before.partition("+")[0]
     return REMOVAL in approves(source.repository, source.commit, since)
-
-
-def _sources(model: ModelSpec) -> tuple[str, ...]:
-    return tuple(sorted({canonical(spec.source) for profile in model.profiles for spec in profile.every_file}))
-
-
-_sources_of: Final = Once(_sources)
 
 
 def _count(catalog: Catalog) -> str:

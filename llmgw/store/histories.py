@@ -51,10 +51,21 @@ def decode_entry(raw: bytes, *, where: str) -> HistoryEntry:
     return replace(entry, sources=tuple(sources), models=inner.models, resolved=resolved, packed="", all_packed=False)
 
 
-def decode_resolved(raw: bytes, *, where: str) -> tuple[Digest, Mapping[str, str]]:
-    """Of an entry, its digest and what moving sources were at. Raises as `codec.decode`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """As much of an entry as every change of the catalog asks for."""
+
+    number: int
+    digest: Digest
+    resolved: Mapping[str, str]
+    documents: Digest | None
+
+
+def decode_past(raw: bytes, *, where: str) -> Past:
+    """Raises as `codec.decode`."""
     entry = decode(raw, HistoryEntry, where=where)
-    return entry.digest, _unpacked(entry, where).resolved if entry.all_packed else entry.resolved
+    resolved = _unpacked(entry, where).resolved if entry.all_packed else entry.resolved
+    return Past(number=entry.number, digest=entry.digest, resolved=resolved, documents=entry.documents)
 
 
 def _unpacked(entry: HistoryEntry, where: str) -> _Packed:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from llmgw.ids import Digest, ModelName, NodeName, ReplicaId, SpecDigest
+from llmgw.ids import ContentId, Digest, ModelName, NodeName, ReplicaId, SpecDigest
 
 STOPPED: Final = "settings/stopped"  #: plan.Stopped
 CATALOG: Final = "catalog/"  #: followed by every agent: only what changes with a revision
@@ -11,7 +11,9 @@ CATALOG_STATUS: Final = "status/catalog"  #: values.CatalogStatus
 HISTORY: Final = "catalog/history/"  #: values.HistoryEntry
 NOTIFIED: Final = "notified/"  #: values.Notified
 ROLLOUTS: Final = "catalog/rollouts/"  #: plan.Rollout
-MODELS: Final = "catalog/models/"  #: catalog.spec.ModelSpec
+PARTS: Final = "catalog/parts/"  #: values.CatalogPart, by content
+SPECS: Final = "catalog/specs/"  #: catalog.spec.ModelSpec, by name and content
+MODELS: Final = "catalog/models/"  #: catalog.spec.ModelSpec, as llmgw kept them before SPECS: read, not written
 RECOVERY: Final = "recovery/"  #: facts.RecoveryRecord
 MEASURED: Final = "measured/"  #: facts.Measured
 CONCURRENCY: Final = "concurrency/"  #: facts.Concurrency
@@ -46,6 +48,14 @@ DURABLE: Final = (
 def history(number: int) -> str:
     """Zero-padded, so that key order is age order."""
     return f"{HISTORY}{number:08d}"
+
+
+def part(content: ContentId) -> str:
+    return f"{PARTS}{content}"
+
+
+def spec(name: ModelName, content: ContentId) -> str:
+    return f"{SPECS}{name}/{content}"
 
 
 def model(digest: Digest, name: ModelName) -> str:

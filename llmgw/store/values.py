@@ -19,13 +19,14 @@ from llmgw.catalog.spec import (
 )
 from llmgw.errors import Problem
 from llmgw.facts import Event
-from llmgw.ids import Digest, NodeName, Revision
+from llmgw.ids import ContentId, Digest, ModelName, NodeName, Revision
 from llmgw.units import Bytes, Seconds, Wall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """The catalog in force. Its models lie under `catalog/models/<digest>/`."""
+    """The catalog in force. `parts`: lists of its models, in order; None: of an earlier llmgw, whose models lie under
+    `catalog/models/<digest>/`."""
 
     revision: Revision
     digest: Digest
@@ -43,6 +44,14 @@ class Applied:
     sync: Sync = Sync.AUTO
     protect: bool = False
     notify: tuple[NotifySpec, ...] = ()
+    parts: tuple[ContentId, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogPart:
+    """Models that follow each other in a catalog, and the content of each: `contents` makes and reads them."""
+
+    models: Mapping[ModelName, ContentId]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +86,7 @@ class HistoryEntry:
     models: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  #: the same, by the model that wanted them
     resolved: Mapping[str, str] = field(default_factory=dict)
     """What moving sources were at, by what the documents call them."""
+    documents: Digest | None = None  #: of its documents, where sources moved: `digest` is of both then
     packed: str = ""  #: in place of those that are large: `histories.decode_entry`
     all_packed: bool = False  #: `resolved` too
 

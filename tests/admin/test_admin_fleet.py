@@ -14,7 +14,9 @@ from llmgw.catalog.spec import ModelSpec, ProfileSpec
 from llmgw.errors import RetryableError
 from llmgw.ids import Digest, EngineName, ModelName, NodeName, ProfileName, Revision
 from llmgw.store import keys
+from llmgw.store.api import Put
 from llmgw.store.codec import decode, encode
+from llmgw.store.contents import contents_of
 from llmgw.store.election import Leader
 from llmgw.store.events import EventLog
 from llmgw.store.memory import MemoryStore
@@ -127,8 +129,10 @@ async def test_a_log_is_asked_of_agents_and_a_dead_one_is_named(store: MemorySto
     digest = Digest("d")
     profile = ProfileSpec(name=ProfileName("p"), engine=EngineName("e"))
     model = ModelSpec(name=ModelName("m"), profiles=(profile,))
-    await store.put(keys.model(digest, model.name), encode(model))
-    await store.put(keys.APPLIED, encode(Applied(revision=Revision("r"), digest=digest, at=Wall(1))))
+    contents = contents_of({model.name: model})
+    await store.txn([Put(key, value) for key, value in contents.values.items()])
+    applied = Applied(revision=Revision("r"), digest=digest, at=Wall(1), parts=contents.parts)
+    await store.put(keys.APPLIED, encode(applied))
     answer = await standby.get("/api/v1/logs?model=m")
     assert answer.status_code == 502
     assert NOBODY in answer.json()["error"]["message"]

@@ -44,7 +44,6 @@ from llmgw.plan import ModelState, Reason, Rejection, Stopped
 from llmgw.statedir import StateDir
 from llmgw.store import keys
 from llmgw.store.events import EventLog
-from llmgw.store.values import Applied
 from llmgw.units import GIB, MIB, Bytes, Seconds, Wall
 
 
@@ -130,9 +129,7 @@ async def test_the_story_of_a_model_that_finds_no_room_names_who_has_it(api: Api
     await api.seeds.explain(status)
     await api.seeds.report(seed.ready("r1", seed.QWEN))
     await api.seeds.store.delete(keys.assignment(seed.NODE, ReplicaId("r2")))
-    policies = {seed.NODE: NodeSpec(budget=BudgetSpec(host=Bytes(10 * GIB)))}
-    applied = Applied(revision=seed.GOOD, digest=seed.DIGEST, at=seed.NOW, policies=policies)
-    await api.seeds.put(keys.APPLIED, applied)
+    await api.seeds.settings(policies={seed.NODE: NodeSpec(budget=BudgetSpec(host=Bytes(10 * GIB)))})
     told = await api.explain("smol")
     assert told["why"] == "in the catalog"
     assert (told["model"]["footprint"], told["model"]["footprint_source"]) == (9 * GIB, "guess")
@@ -174,11 +171,11 @@ async def test_the_story_tells_what_demand_windows_and_scaling_make_of_a_model(a
     every_other = Window(days=(1, 2, 3, 4, 5, 6), start=0, end=1440, min=1, max=3)
     spec = seed.model(seed.QWEN, scaling=ScalingSpec(min=0, max=1, on_demand=True, windows=(monday, every_other)))
     await api.seeds.catalog(spec)
-    applied = Applied(
-        revision=seed.GOOD, digest=seed.DIGEST, at=seed.NOW, time_zone="Europe/Berlin",
-        scaling=ScalingSettings(up_after=Seconds(10)), defaults=Defaults(idle_timeout=Seconds(600)),
-    )  # fmt: skip
-    await api.seeds.put(keys.APPLIED, applied)
+    await api.seeds.settings(
+        time_zone="Europe/Berlin",
+        scaling=ScalingSettings(up_after=Seconds(10)),
+        defaults=Defaults(idle_timeout=Seconds(600)),
+    )
     await api.seeds.put(keys.scaling(seed.QWEN), ScalingState(extra=1, busy_since=Wall(seed.NOW - 4)))
     await api.seeds.put(keys.ask(seed.QWEN), Ask(asked=Wall(seed.NOW - 60), used=Wall(seed.NOW - 20)))
     use = {ReplicaId("r1"): ReplicaUse(outstanding=3, last_used=seed.NOW)}

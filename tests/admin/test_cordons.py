@@ -15,7 +15,6 @@ from llmgw.plan import Want
 from llmgw.store import keys
 from llmgw.store.codec import decode
 from llmgw.store.events import EventLog
-from llmgw.store.values import Applied
 from llmgw.units import GIB, Bytes, Instant, Mono, Wall
 
 
@@ -119,9 +118,7 @@ async def test_an_unknown_node_is_refused_with_what_may_be_meant(api: Api) -> No
 
 
 async def test_a_node_that_only_the_catalog_knows_yet_can_be_cordoned(api: Api) -> None:
-    await api.seeds.put(
-        keys.APPLIED, Applied(revision=seed.GOOD, digest=seed.DIGEST, at=seed.NOW, nodes=(NodeName("gpu-9"),))
-    )
+    await api.seeds.settings(nodes=(NodeName("gpu-9"),))
     assert (await api.cordon("gpu-9"))["replicas"] == 0
 
 
@@ -143,9 +140,7 @@ async def test_memory_is_told_as_deciding_counts_it(api: Api) -> None:
         budget=BudgetSpec(host=Bytes(20 * GIB), device=Bytes(30 * GIB)),
         reserve=ReserveSpec(host=Bytes(GIB), device=Bytes(GIB)),
     )
-    await api.seeds.put(
-        keys.APPLIED, Applied(revision=seed.GOOD, digest=seed.DIGEST, at=seed.NOW, policies={seed.NODE: policy})
-    )
+    await api.seeds.settings(policies={seed.NODE: policy})
     devices = (
         DeviceFact(uuid="A", name="L40S", index=0, total=Bytes(48 * GIB), used=Bytes(9 * GIB), foreign=Bytes(2 * GIB)),
         DeviceFact(uuid="B", name="L40S", index=1, total=Bytes(48 * GIB), used=Bytes(9 * GIB), foreign=None),

@@ -24,7 +24,7 @@ from llmgw.errors import CatalogInvalid, Problem
 from llmgw.facts import DiskFact, Footprint, MemoryFact, NodeReport
 from llmgw.ids import Digest, EngineName, ModelName, NodeName, ProfileName, ReplicaId, Revision, SpecDigest
 from llmgw.plan import Assignment
-from llmgw.reconcile.sync import publish
+from llmgw.reconcile.publishing import publish
 from llmgw.store import keys
 from llmgw.store.address import Address
 from llmgw.store.api import Store

@@ -10,7 +10,7 @@ from llmgw.catalog.spec import Catalog, ClusterSpec, WeightsSettings
 from llmgw.clock import SystemClock
 from llmgw.facts import DiskFact, NodeReport
 from llmgw.ids import Digest, Revision
-from llmgw.reconcile.sync import publish
+from llmgw.reconcile.publishing import publish
 from llmgw.store import keys
 from llmgw.store.codec import decode, encode
 from llmgw.store.events import EventLog

@@ -26,7 +26,6 @@ from llmgw.facts import Event, Level, Progress
 from llmgw.ids import NodeName, ReplicaId
 from llmgw.plan import ModelState
 from llmgw.store import keys
-from llmgw.store.values import Applied
 from llmgw.units import MIB, Bytes, Wall
 
 SCHEMAS = Path(__file__).parents[2] / "schemas" / "output"
@@ -68,8 +67,7 @@ def test_status_shows_the_catalog_every_model_and_node(ask: Any) -> None:
 
 def test_settings_for_a_node_that_nobody_is_are_told(ask: Any, daemon: Any) -> None:
     assert "settings for" not in ask("status").out
-    applied = Applied(revision=seed.GOOD, digest=seed.DIGEST, at=seed.NOW, nodes=(NodeName("gpu-9"), seed.NODE))
-    daemon.do(daemon.seeds.put(keys.APPLIED, applied))
+    daemon.do(daemon.seeds.settings(nodes=(NodeName("gpu-9"), seed.NODE)))
     assert "the catalog has settings for gpu-9, but only gpu-1 reported" in ask("status").out
 
 

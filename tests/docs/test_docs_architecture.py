@@ -9,7 +9,7 @@ import docs_text
 
 from llmgw.agent.lifecycle import LEGAL
 from llmgw.facts import Phase
-from llmgw.ids import Digest, ModelName, NodeName, ReplicaId, SpecDigest
+from llmgw.ids import ContentId, Digest, ModelName, NodeName, ReplicaId, SpecDigest
 from llmgw.store import keys
 
 PAGE = docs_text.text_of("architecture")
@@ -48,6 +48,8 @@ def test_every_store_key_is_in_the_table_and_no_other() -> None:
         keys.CATALOG_STATUS,
         re.sub(r"\d+", "NUMBER", keys.history(1)),
         keys.model(Digest("DIGEST"), ModelName("NAME")),
+        keys.spec(ModelName("NAME"), ContentId("CONTENT")),
+        keys.part(ContentId("CONTENT")),
         keys.recovery(SpecDigest("SPEC"), NodeName("NODE")),
         keys.report(NodeName("NODE")),
         keys.assignment(NodeName("NODE"), ReplicaId("REPLICA")),

@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ssl import SSLContext
 from typing import Any
 
@@ -18,6 +18,7 @@ from llmgw.gateway.server import Gateway
 from llmgw.ids import Digest, EngineName, ModelName, NodeName, ProfileName, ReplicaId, Revision
 from llmgw.plan import Endpoint, ModelState, ModelStatus, Stopped
 from llmgw.store import codec, keys
+from llmgw.store.contents import contents_of
 from llmgw.store.memory import MemoryStore
 from llmgw.store.values import Applied
 from llmgw.units import Wall
@@ -227,6 +228,7 @@ class Rig:
         self.engines: list[FakeEngine] = []
         self.wires: list[Wire] = []
         self._applied = 0
+        self._models: dict[ModelName, ModelSpec] = {}
 
     async def open(self, limits: Limits | None = None) -> None:
         if limits is not None:
@@ -259,11 +261,27 @@ class Rig:
     # what the controller would write
 
     async def catalog(self, *models: ModelSpec, **settings: Any) -> None:
-        for spec in models:
-            await self.store.put(keys.model(DIGEST, spec.name), codec.encode(spec))
-        await self.store.put(keys.APPLIED, codec.encode(applied(self._applied, **settings)))
-        self._applied += 1
+        """Besides those that are in the catalog already."""
+        self._models |= {spec.name: spec for spec in models}
+        await self._publish(**settings)
+
+    async def remove(self, name: str) -> None:
+        """A model leaves the catalog."""
+        del self._models[ModelName(name)]
+        await self._publish()
+
+    async def _publish(self, **settings: Any) -> None:
+        await self.publish_quietly(**settings)
         await self.settle()
+
+    async def publish_quietly(self, *models: ModelSpec, **settings: Any) -> None:
+        self._models |= {spec.name: spec for spec in models}
+        contents = contents_of(self._models)
+        for key, value in contents.values.items():
+            await self.store.put(key, value)
+        value = replace(applied(self._applied, **settings), parts=contents.parts)
+        await self.store.put(keys.APPLIED, codec.encode(value))
+        self._applied += 1
 
     async def status(self, name: str, state: ModelState, **more: Any) -> None:
         value = ModelStatus(model=ModelName(name), state=state, **more)

@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
-from gateway_rig import DIGEST, DONE, STREAM_HEAD, Asked, Rig, chunked, echo, event, get, model, post, say, until
+from gateway_rig import DONE, STREAM_HEAD, Asked, Rig, chunked, echo, event, get, model, post, say, until
 
 from llmgw.facts import Progress, ReplicaUse
 from llmgw.gateway import seeking
-from llmgw.ids import ModelName, NodeName
+from llmgw.ids import NodeName
 from llmgw.plan import ModelState, Reason, Rejection
 from llmgw.store import keys
 from llmgw.units import GIB, MIB, Bytes, Seconds, Wall
@@ -75,8 +75,7 @@ async def test_a_held_request_is_answered_at_once_when_its_model_fails_or_goes(r
     asked = [asyncio.create_task(rig.post({"model": name})) for name in ("bad", "gone")]
     await until(lambda: rig.metric("llmgw_gateway_held", model="gone") == 1, "waiting")
     await rig.status("bad", ModelState.FAILED, reason="corrupt file")
-    await rig.store.delete(keys.model(DIGEST, model("gone").name))
-    await rig.settle()
+    await rig.remove("gone")
     assert [(await task).code for task in asked] == ["model_failed", "model_not_found"]
 
 
@@ -115,8 +114,7 @@ async def test_a_ready_endpoint_serves_whatever_the_status_says(rig: Rig) -> Non
 
 async def test_a_model_that_left_the_catalog_is_not_served_though_its_endpoint_is_listed(rig: Rig) -> None:
     await rig.serving()
-    await rig.store.delete(keys.model(DIGEST, model("m").name))
-    await rig.settle()
+    await rig.remove("m")
     assert (await rig.post({"model": "m"})).code == "model_not_found"
 
 
@@ -339,8 +337,8 @@ async def test_a_refusal_counts_for_the_model_that_it_is_about(rig: Rig) -> None
     await rig.status("m", ModelState.FAILED, reason="it crashed")
     assert (await rig.post({"model": "alias"})).code == "model_failed"
     assert rig.metric("llmgw_gateway_requests_total", model="m", status="5xx") == 1
-    await rig.store.delete(keys.model(DIGEST, ModelName("m")))
     await rig.catalog(model("n"))
+    await rig.remove("m")
     assert rig.metric("llmgw_gateway_requests_total", model="m", status="5xx") == 0, "no labels of models that went"
 
 

@@ -4,13 +4,14 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from gateway_rig import DIGEST, Rig, applied, echo, get, model, until
+from gateway_rig import Rig, echo, get, model, until
 
 from llmgw.errors import RetryableError
 from llmgw.gateway import view
-from llmgw.ids import Digest
+from llmgw.ids import ModelName
 from llmgw.store import codec, keys
 from llmgw.store.api import Delete, Entry, Put, Snapshot
+from llmgw.store.contents import contents_of
 from llmgw.store.memory import MemoryStore
 from llmgw.store.values import Applied
 
@@ -44,8 +45,7 @@ async def test_while_the_store_is_away_the_gateway_serves_and_then_it_takes_in_w
     await rig.serving(echo)
     rig.store.away = True
     new = model("new")
-    await rig.store.put(keys.model(DIGEST, new.name), codec.encode(new))
-    await rig.store.put(keys.APPLIED, codec.encode(applied(1)))
+    await rig.publish_quietly(new)
     await until(lambda: rig.store.refused > 3, "reads are tried again")
     assert (await rig.post({"model": "m"})).status == 200
     assert (await rig.post({"model": "new"})).status == 404
@@ -64,14 +64,13 @@ class Replaced(MemoryStore):
         found = await super().get(key)
         if key == keys.APPLIED and self.hurry:
             self.hurry = False
-            before = (await self.list(f"{keys.MODELS}{DIGEST}/")).entries
-            other = Digest("other")
-            for entry in before:
-                await self.put(keys.model(other, keys.last(entry.key)), entry.value)
+            before = [e.key for prefix in (keys.PARTS, keys.SPECS) for e in (await self.list(prefix)).entries]
+            other = contents_of({name: model(name, description="other") for name in (ModelName("m"), ModelName("n"))})
+            await self.txn([Put(key, value) for key, value in other.values.items()])
             assert found is not None
             value = codec.decode(found.value, Applied)
-            await self.put(keys.APPLIED, codec.encode(replace(value, digest=other)))
-            await self.txn([Delete(entry.key) for entry in before])
+            await self.put(keys.APPLIED, codec.encode(replace(value, parts=other.parts)))
+            await self.txn([Delete(key) for key in before])
         return found
 
 

@@ -28,7 +28,7 @@ from llmgw.ids import ModelName, ReplicaId, Revision
 from llmgw.plan import Assignment, Endpoint, ModelState, ModelStatus, Stopped, Want
 from llmgw.reconcile import status
 from llmgw.reconcile.loop import Controller
-from llmgw.reconcile.sync import publish
+from llmgw.reconcile.publishing import publish
 from llmgw.store import keys
 from llmgw.store.codec import decode, encode
 from llmgw.store.memory import MemoryStore

@@ -19,7 +19,7 @@ from llmgw.ids import Digest, NodeName, ReplicaId, Revision
 from llmgw.plan import Assignment, Reason, Want
 from llmgw.reconcile.foresight import Foresight
 from llmgw.reconcile.loop import Controller
-from llmgw.reconcile.sync import publish
+from llmgw.reconcile.publishing import publish
 from llmgw.schedule.forecast import Forecast
 from llmgw.store import keys
 from llmgw.store.codec import decode, encode

@@ -10,7 +10,7 @@ from llmgw.ids import Digest, Revision
 from llmgw.reconcile.in_force import in_force
 from llmgw.reconcile.liveness import Liveness
 from llmgw.reconcile.loop import Controller
-from llmgw.reconcile.sync import publish
+from llmgw.reconcile.publishing import publish
 from llmgw.store.memory import MemoryStore
 from llmgw.units import Seconds
 

@@ -13,7 +13,8 @@ from llmgw.clock import SystemClock
 from llmgw.engine.manager import find_engines
 from llmgw.facts import Event
 from llmgw.reconcile.in_force import in_force
-from llmgw.reconcile.sync import CatalogSync, publish
+from llmgw.reconcile.publishing import publish
+from llmgw.reconcile.sync import CatalogSync
 from llmgw.store import keys
 from llmgw.store.codec import decode
 from llmgw.store.memory import MemoryStore

@@ -11,7 +11,7 @@ from llmgw.errors import TerminalError
 from llmgw.ids import Digest, Revision
 from llmgw.store.api import LARGEST
 from llmgw.store.codec import decode_shared, encode, encode_shared
-from llmgw.store.histories import decode_entry, decode_resolved, encode_entry
+from llmgw.store.histories import decode_entry, decode_past, encode_entry
 from llmgw.store.values import HistoryEntry
 from llmgw.units import Wall
 
@@ -44,10 +44,11 @@ def test_the_entry_of_twenty_thousand_models_fits_into_a_value_and_comes_back_wh
 @pytest.mark.parametrize("moving", [3, 20_000])
 def test_what_moving_sources_were_at_is_told_without_the_rest(moving: int) -> None:
     resolved = {f"hf://org/repo-{n}@main": f"hf://org/repo-{n}@{n:040x}" for n in range(moving)}
-    whole = replace(entry(20_000), resolved=resolved)
+    whole = replace(entry(20_000), resolved=resolved, documents=Digest("documents"))
     raw = encode_entry(whole)
     assert len(raw) < LARGEST
-    assert decode_resolved(raw, where="here") == ("d", resolved)
+    past = decode_past(raw, where="here")
+    assert (past.number, past.digest, past.resolved, past.documents) == (3, "d", resolved, "documents")
     assert decode_entry(raw, where="here") == whole
     assert json.loads(raw)["all_packed"] == (moving > 3)
 
