@@ -10,7 +10,7 @@ from llmgw.catalog.document import Document
 from llmgw.catalog.macros import Macros
 from llmgw.catalog.member import Member
 from llmgw.catalog.node import Node
-from llmgw.catalog.spec import ModelSpec, canonical_json
+from llmgw.catalog.spec import ModelSpec, model_json
 from llmgw.catalog.templates import Templates
 from llmgw.errors import Problem
 
@@ -59,7 +59,7 @@ def judge(document: Document, context: Context, reread: Callable[[], Node]) -> J
         member=Member.of(whole),
         doubts=tuple(rules.doubts_of_model(whole, context.known)),
         spec=spec,
-        encoded=canonical_json(spec),
+        encoded=model_json(spec),
         spent=expanded.spent,
     )
     document.forget(reread)

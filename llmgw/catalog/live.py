@@ -1,14 +1,14 @@
 """The catalog in force, what was tried since, and the last good one on disk. A bad revision changes nothing."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from llmgw.catalog.holds import Held
-from llmgw.catalog.spec import Catalog
+from llmgw.catalog.spec import Catalog, model_json
 from llmgw.errors import Problem
 from llmgw.ids import Digest, Revision
 from llmgw.statedir import write_atomic
@@ -121,7 +121,14 @@ class _Since(msgspec.Struct, frozen=True):
 def save_last_good(path: Path, catalog: Catalog, at: Wall | None = None) -> None:
     """Replace the file whole; `at`: since when it is in force. 0600, since a document may hold a literal secret. Raises
     OSError."""
-    write_atomic(path, msgspec.json.encode(_LastGood(FORMAT, catalog, at), order="deterministic"), mode=0o600)
+    write_atomic(path, _encoded(catalog, at), mode=0o600)
+
+
+def _encoded(catalog: Catalog, at: Wall | None) -> bytes:
+    """What `_LastGood` is decoded from. Most models are those of the catalog before, and encoded already."""
+    told = {field.name: getattr(catalog, field.name) for field in fields(catalog)}
+    told["models"] = {name: msgspec.Raw(model_json(model)) for name, model in catalog.models.items()}
+    return msgspec.json.encode({"format": FORMAT, "catalog": told, "at": at}, order="deterministic")
 
 
 def in_force_since(path: Path, catalog: Catalog) -> Wall | None:

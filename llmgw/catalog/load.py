@@ -20,7 +20,7 @@ from llmgw.catalog.kinds import headed
 from llmgw.catalog.macros import MAX_TEXT, Macros, too_much
 from llmgw.catalog.node import Node
 from llmgw.catalog.source import Source
-from llmgw.catalog.spec import Catalog, ClusterSpec, ModelSpec, canonical_json
+from llmgw.catalog.spec import Catalog, ClusterSpec, ModelSpec, canonical_json, model_json
 from llmgw.catalog.templates import Templates
 from llmgw.errors import CatalogInvalid, Problem
 from llmgw.ids import Digest, ModelName, Revision
@@ -214,7 +214,7 @@ def _judge_all(reads: Iterable[_Read], context: Context) -> tuple[list[Judged], 
 def _in_cluster(spec: ModelSpec, encoded: bytes, hub_endpoint: str) -> tuple[ModelSpec, bytes]:
     """As the cluster has it, whose files may come from a hub of its own; and as canonical JSON."""
     model = from_hub(spec, hub_endpoint)
-    return model, encoded if model is spec else canonical_json(model)
+    return model, encoded if model is spec else model_json(model)
 
 
 def revision_of(source: Source, digest: Digest | None = None) -> Revision:

@@ -1,14 +1,20 @@
 """What is in force, and what of it survives on disk."""
 
+import json
 import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 from catalog_texts import load, model
 
-from llmgw.catalog.live import CatalogState, LiveCatalog, load_last_good, save_last_good
-from llmgw.catalog.spec import Catalog, spec_digest
+from llmgw.catalog.live import FORMAT, CatalogState, LiveCatalog, load_last_good, save_last_good
+from llmgw.catalog.spec import Catalog, canonical_json, spec_digest
 from llmgw.errors import Problem
-from llmgw.ids import Revision
+from llmgw.ids import Digest, Revision
 from llmgw.units import Instant, Mono, Wall
 
 
@@ -114,3 +120,43 @@ def test_a_last_good_that_is_missing_damaged_or_of_another_format_is_never_a_cra
         assert "damaged" in (why or ""), raw[:20]
     path.write_bytes(b'{"format": 2, "catalog": "of a new kind"}')
     assert load_last_good(path) == (None, f"{path} has format 2, this llmgw reads 1")
+
+
+def test_what_is_written_is_the_whole_catalog_whatever_of_it_was_encoded_before(tmp_path: Path) -> None:
+    file = tmp_path / "last-good" / "catalog.json"
+    first = load({f"{name}.yaml": model(name) for name in "abc"}).catalog
+    save_last_good(file, first, Wall(5))
+    changed = load({"b.yaml": model("b", "priority: 3\n")}).catalog.models
+    second = replace(first, digest=Digest("d"), models={**first.models, **changed})
+    save_last_good(file, second, Wall(6))
+    whole = canonical_json({"format": FORMAT, "catalog": second, "at": 6})
+    assert json.loads(file.read_bytes()) == json.loads(whole)
+    assert load_last_good(file) == (second, None)
+
+
+def test_of_a_catalog_that_differs_in_one_model_one_is_encoded(tmp_path: Path) -> None:
+    file = tmp_path / "catalog.json"
+    first = load({f"m{number}.yaml": model(f"m{number}") for number in range(30)}).catalog
+    save_last_good(file, first)
+    changed = load({"m7.yaml": model("m7", "priority: 3\n")}).catalog.models
+    fresh = {name: replace(each) for name, each in changed.items()}  # as the loader made it, it is encoded already
+    with encoded() as seen:
+        save_last_good(file, replace(first, models={**first.models, **fresh}))
+    assert seen == ["m7"]
+
+
+@contextmanager
+def encoded() -> Iterator[list[str]]:
+    """The models that are encoded meanwhile."""
+    seen: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code is canonical_json.__code__:
+            seen.append(frame.f_locals["value"].name)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        yield seen
+    finally:
+        sys.setprofile(before)
