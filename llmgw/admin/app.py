@@ -20,6 +20,7 @@ from llmgw.admin.node_routes import node_routes
 from llmgw.admin.openapi import openapi_routes
 from llmgw.admin.order_routes import Find, order_routes
 from llmgw.admin.plan_routes import Foresee, Verdict, plan_routes
+from llmgw.admin.revisions import LineageOf, revision_routes
 from llmgw.admin.shapes import StopRequest, SwitchOutput
 from llmgw.admin.syncing import Read, Refresh, sync_routes
 from llmgw.admin.syncs import SyncRequest
@@ -50,6 +51,7 @@ def create_app(
     compare: Compare | None = None,
     refresh: Refresh | None = None,
     read: Read | None = None,
+    lineage: LineageOf | None = None,
     webhook: Callable[[], str] | None = None,
     find: Find | None = None,
     verdict: Verdict | None = None,
@@ -63,10 +65,10 @@ def create_app(
     names besides loopback's and the address that it listens on under which it may be asked. `foresee`: what plans
     are made by. `compare`: what gives the catalogs that are compared. `find`: what gives an earlier one. `verdict`:
     what says whether one would be held. `refresh`: what has the catalog's source looked at. `read`: what gives the
-    followed one as it stands there, or at a revision. `webhook`: what gives the secret of who else may have it
-    looked at. `controller`: the name of a fleet's: what other processes know is then asked of them. `leads`: whether
-    metrics of models and nodes are told here. `patience`: seconds without a sign of life after which a node counts
-    as one that could not be asked about its weights.
+    followed one as it stands there, or at a revision. `lineage`: what git knows of one. `webhook`: what gives the
+    secret of who else may have it looked at. `controller`: the name of a fleet's: what other processes know is then
+    asked of them. `leads`: whether metrics of models and nodes are told here. `patience`: seconds without a sign of
+    life after which a node counts as one that could not be asked about its weights.
     """
     # No OpenAPI page: FastAPI's loads its scripts from a network that a server may not have.
     app = FastAPI(title="llmgw", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
@@ -81,6 +83,7 @@ def create_app(
     app.include_router(order_routes(store, events, clock or SystemClock(), find), prefix="/api/v1")
     app.include_router(diff_routes(compare), prefix="/api/v1")
     app.include_router(sync_routes(refresh, read), prefix="/api/v1")
+    app.include_router(revision_routes(store, events, refresh, lineage), prefix="/api/v1")
 
     async def call() -> None:
         if leads() and refresh is not None:

@@ -27,7 +27,8 @@ from llmgw.store.api import Store
 from llmgw.store.values import Role
 from llmgw.units import MIB
 
-LEADERS: Final = frozenset(f"/api/v1/{what}" for what in ("plan", "diff", "collect", "rollback", "sync", "catalog"))
+_OF_LEADER: Final = ("plan", "diff", "collect", "rollback", "sync", "catalog", "revision")
+LEADERS: Final = frozenset(f"/api/v1/{what}" for what in _OF_LEADER)
 LOGS: Final = "/api/v1/logs"
 
 MOST_ASKED: Final = 16

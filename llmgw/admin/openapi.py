@@ -94,6 +94,7 @@ _API: Final[Mapping[tuple[str, str], Operation]] = {
     ("post", "/resume"): Operation("The opposite.", "order", SuspendRequest),
     ("get", "/history"): Operation("The revisions that were in force.", "history"),
     ("get", "/catalog"): Operation("The followed catalog, as it stands there or at a revision.", "catalog"),
+    ("get", "/revision"): Operation("Whether a revision is the newest, superseded, or has not come.", "revision"),
     ("post", "/sync"): Operation("Look at the catalog's source now.", "sync", SyncRequest),
     ("post", "/cordon"): Operation("Place nothing more on a node, or empty it.", "cordon", CordonRequest),
     ("post", "/uncordon"): Operation("The opposite.", "cordon", UncordonRequest),

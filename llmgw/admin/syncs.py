@@ -1,6 +1,7 @@
 """`llmgw sync`: its JSON object, and what it asks for. As in `shapes`: it only gains fields."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from llmgw.admin.shapes import VERSION, HoldRow, ProblemRow
@@ -41,5 +42,27 @@ class CatalogAnswer:
     problems: tuple[ProblemRow, ...] = ()
 
 
-SYNCS: Final = {"sync": SyncOutput}
+class Standing(StrEnum):
+    """Of a revision: what is newest, one that a newer one took the place of, or one that has not come (yet)."""
+
+    NEWEST = "newest"
+    SUPERSEDED = "superseded"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevisionOutput:
+    """`GET /api/v1/revision`. `revision`: the whole of what was `asked` for, where that is known; `newest`: the newest
+    revision. `said`: what came of one that is superseded, where that is remembered; `problems`: of it."""
+
+    version: int = VERSION
+    asked: str
+    standing: Standing
+    revision: str | None = None
+    newest: str | None = None
+    said: str | None = None
+    problems: tuple[ProblemRow, ...] = ()
+
+
+SYNCS: Final = {"sync": SyncOutput, "revision": RevisionOutput}
 """By schema's name, as `shapes.OUTPUTS`."""

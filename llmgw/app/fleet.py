@@ -248,6 +248,7 @@ async def _controller(joined: _Joined, options: ControllerOptions, say: Say) -> 
         compare=leading.compare,
         refresh=leading.refresh,
         read=leading.read,
+        lineage=leading.lineage,
         webhook=parts.secret_of(options.webhook),
         find=leading.find,
         verdict=leading.verdict,

@@ -9,6 +9,7 @@ import structlog
 from prometheus_client.core import Metric
 
 from llmgw.app.parts import Deciding
+from llmgw.catalog.commits import Lineage
 from llmgw.catalog.holds import Held
 from llmgw.catalog.live import CatalogState
 from llmgw.catalog.load import Loaded
@@ -121,6 +122,9 @@ class Leading:
 
     async def read(self, revision: str | None) -> Catalog:
         return await self._leader().comparing.read(revision)
+
+    async def lineage(self, revision: str) -> Lineage | None:
+        return await self._leader().comparing.lineage(revision)
 
     async def refresh(self, patience: float, weights: bool = False) -> tuple[CatalogState, bool]:
         return await self._leader().sync.refresh(patience, weights)

@@ -102,6 +102,7 @@ def _build(
             compare=deciding.comparing.sides,
             refresh=deciding.sync.refresh,
             read=deciding.comparing.read,
+            lineage=deciding.comparing.lineage,
             webhook=parts.secret_of(options.webhook),
             find=deciding.sync.find,
             verdict=deciding.sync.verdict,

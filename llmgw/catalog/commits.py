@@ -10,11 +10,13 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from llmgw.catalog import gitrun
-from llmgw.errors import CatalogUnreadable, TerminalError
+from llmgw.errors import CatalogUnreadable, Problem, TerminalError
+from llmgw.ids import Revision
 
 TRAILER: Final = "Llmgw-Approve"
 """`Llmgw-Approve: removal` in a commit's message: what it removes is meant."""
@@ -31,6 +33,15 @@ class Unsigned(TerminalError):
     """No signature that counts; the text says what is there instead."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """What git knows of a commit. `earlier`: what is newest came of it; `problems`: of its catalog, then."""
+
+    commit: Revision
+    earlier: bool
+    problems: tuple[Problem, ...] = ()
+
+
 def approves(repository: Path, commit: str, since: str | None) -> frozenset[str]:
     """What the trailers of a commit approve, in lower case; and those of the commits that came since the commit
     `since`, where it is an ancestor: what is pushed at once, or merged, is judged at once. Blocks.
@@ -38,7 +49,7 @@ def approves(repository: Path, commit: str, since: str | None) -> frozenset[str]
     Nothing where git cannot tell.
     """
     try:
-        ranged = since is not None and since != commit and _is_ancestor(repository, since, commit)
+        ranged = since is not None and since != commit and is_ancestor(repository, since, commit)
         which = [f"--max-count={_MOST}", f"{since}..{commit}"] if ranged else ["--max-count=1", commit]
         shown = f"--format=%(trailers:key={TRAILER},valueonly)"
         told = _ask(repository, "log", "--no-show-signature", shown, *which, config=_PLAIN)
@@ -53,7 +64,9 @@ def approves(repository: Path, commit: str, since: str | None) -> frozenset[str]
 _PLAIN: Final = ("log.showSignature=false", "log.mailmap=false")
 
 
-def _is_ancestor(repository: Path, before: str, after: str) -> bool:
+def is_ancestor(repository: Path, before: str, after: str) -> bool:
+    """Whether `after` came of the commit `before`, or is it; not where git cannot tell. Blocks. Raises
+    FileNotFoundError, CatalogUnreadable."""
     return _ask(repository, "merge-base", "--is-ancestor", before, after).returncode == 0
 
 

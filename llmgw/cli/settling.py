@@ -36,13 +36,17 @@ class Waited:
         self._asked = asked
         self._seen: str | None = None
 
+    @property
+    def came(self) -> bool:
+        return self._seen is not None
+
     def look(self, row: CatalogRow) -> tuple[bool, str | None]:
         """Whether that is the end, and what the trouble is."""
         newest = row.attempted
         if newest is None or not is_named(newest, self._asked):
             if self._seen is None:
                 return False, f"{self._asked} has not come: the newest revision is {short_revision(newest)}"
-            return True, f"{short_revision(self._seen)} was followed by {short_revision(newest)}"
+            return True, f"{short_revision(self._seen)} was superseded by {short_revision(newest)}"
         self._seen = newest
         short, told = short_revision(newest), {each.type: each for each in row.conditions if each.observed == newest}
         if row.problems:
@@ -82,6 +86,20 @@ def _commit(directory: Path, name: str) -> str | None:
     return None if facts is None else facts.commit
 
 
+def past(client: "AdminClient", asked: str) -> str | None:
+    """Where a newer revision took its place, before anybody looked: what came of it. None: it may yet come."""
+    from llmgw.admin.syncs import RevisionOutput, Standing
+    from llmgw.cli.rows import problem_line
+
+    told = client.get("revision", RevisionOutput, {"revision": asked})
+    if told.standing is not Standing.SUPERSEDED:
+        return None
+    trouble = f"{short_revision(told.revision)} was superseded by {short_revision(told.newest)}"
+    if told.problems:
+        return f"{trouble}; it was invalid: {problem_line(told.problems[0])}"
+    return f"{trouble}; {told.said}" if told.said else trouble
+
+
 def settled(
     client: "AdminClient",
     asked: str,
@@ -92,9 +110,15 @@ def settled(
 ) -> Outcome:
     """Ask again and again, for `timeout` seconds at most. `asked`: digits. Raises as the client."""
     waited, deadline = Waited(asked), now() + timeout
+    compared: set[str | None] = {None}  # the newest revisions that it was found not to precede
     while True:
         status = client.get("status", StatusOutput)
         done, trouble = waited.look(status.catalog)
+        newest = status.catalog.attempted
+        if not done and not waited.came and newest not in compared:
+            compared.add(newest)
+            told = past(client, asked)
+            done, trouble = told is not None, told or trouble
         if done:
             return Outcome(status=status, trouble=trouble)
         if now() >= deadline:

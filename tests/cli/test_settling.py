@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from llmgw.admin.shapes import CatalogRow, ConditionRow, HoldRow, ProblemRow, StatusOutput
+from llmgw.admin.syncs import RevisionOutput, Standing
 from llmgw.cli.settling import Waited, meant, settled
 from llmgw.errors import UsageError
 
@@ -68,18 +69,26 @@ def test_a_newer_revision_ends_the_wait_but_not_one_that_was_there_before() -> N
     waited = Waited(WANTED)
     assert waited.look(row(NEWER, NEWER))[0] is False
     assert waited.look(row(WANTED, NEWER))[0] is False
-    assert waited.look(row(NEWER, NEWER)) == (True, f"{WANTED[:12]} was followed by {NEWER[:12]}")
+    assert waited.look(row(NEWER, NEWER)) == (True, f"{WANTED[:12]} was superseded by {NEWER[:12]}")
 
 
 class Client:
-    """Answers with the given catalog rows, the last for ever."""
+    """Answers with the given catalog rows, the last for ever. `past`: of the revision, beside which newest ones."""
 
-    def __init__(self, *rows: CatalogRow) -> None:
+    def __init__(self, *rows: CatalogRow, **past: RevisionOutput) -> None:
         self._rows = list(rows)
+        self._past = past
+        self._newest = ""
+        self.asked = 0
         self.time = 0.0
 
-    def get(self, path: str, kind: type[StatusOutput]) -> StatusOutput:
+    def get(self, path: str, kind: type[Any], params: Any = None) -> Any:
+        if path == "revision":
+            self.asked += 1
+            unknown = RevisionOutput(asked=WANTED, standing=Standing.UNKNOWN)
+            return self._past.get(self._newest[0], unknown)
         row = self._rows.pop(0) if len(self._rows) > 1 else self._rows[0]
+        self._newest = row.attempted or ""
         return StatusOutput(llmgw="0", node="n", catalog=row, stopped=None, models=(), nodes=())
 
     def now(self) -> float:
@@ -93,6 +102,24 @@ def wait(client: Client, asked: str = WANTED, timeout: float = 60) -> tuple[str 
     outcome = settled(client, asked, timeout, now=client.now, sleep=client.sleep)  # type: ignore[arg-type]
     msgspec.json.encode(outcome.status)
     return outcome.trouble, client.time
+
+
+def superseded(**fields: Any) -> RevisionOutput:
+    return RevisionOutput(asked=WANTED, standing=Standing.SUPERSEDED, revision=WANTED, newest=NEWER, **fields)
+
+
+def test_a_revision_that_was_superseded_before_anybody_looked_is_not_waited_for() -> None:
+    told = f"{WANTED[:12]} was superseded by {NEWER[:12]}"
+    assert wait(Client(row(NEWER, NEWER), c=superseded())) == (told, 0)
+    assert wait(Client(row(NEWER, NEWER), c=superseded(said="it was held"))) == (f"{told}; it was held", 0)
+    fault = ProblemRow(file="a.yaml", line=1, column=2, path="$.x", message="unknown key")
+    assert wait(Client(row(NEWER, NEWER), c=superseded(problems=(fault,)))) == (
+        f"{told}; it was invalid: a.yaml:1:2: $.x: unknown key",
+        0,
+    )
+    passed_over = Client(row(OTHER, OTHER), row(OTHER, OTHER), row(NEWER, OTHER), c=superseded())
+    assert wait(passed_over)[0] == told
+    assert passed_over.asked == 2, "once for each newest revision"
 
 
 def test_the_wait_ends_with_the_last_look_or_its_time() -> None:
