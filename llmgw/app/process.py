@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 from llmgw.agent.loop import Agent
 from llmgw.agent.process import self_identity
 from llmgw.app.ending import LastResort, OnExit, Say, Signals, ended_by, undeterred, unless
+from llmgw.app.garbage import set_aside
 from llmgw.app.listening import (
     INHERITED,
     NO_ADDRESS,
@@ -72,6 +73,7 @@ def run_process(state: StateDir, build: Build, *, on_exit: OnExit | None, say: S
     lock.acquire(self_identity())
     with contextlib.ExitStack() as leaving:
         leaving.callback(lock.release)
+        leaving.enter_context(set_aside())
         state.admin.unlink(missing_ok=True)  # of a daemon that was killed: nobody answers there
         force = LastResort(say)
         leaving.callback(force.cancel)

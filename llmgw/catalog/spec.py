@@ -422,7 +422,3 @@ def canonical_json(value: Any) -> bytes:
 
 model_json: Final[Once[ModelSpec, bytes]] = Once(canonical_json)
 """A model's canonical JSON, once for each object: digests and the last good catalog on disk are made of it."""
-
-
-model_json: Final[Once[ModelSpec, bytes]] = Once(canonical_json)
-"""A model's canonical JSON, once for each object: digests and the last good catalog on disk are made of it."""
