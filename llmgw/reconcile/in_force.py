@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from llmgw.catalog.spec import Catalog, ClusterSpec, ModelSpec, SupervisionSettings
 from llmgw.errors import TerminalError
 from llmgw.ids import ModelName
+from llmgw.store import keys
 from llmgw.store.api import Store
+from llmgw.store.codec import decode
 from llmgw.store.contents import Catalogs
 from llmgw.store.values import Applied
 from llmgw.units import Wall
@@ -16,6 +18,15 @@ async def in_force(store: Store) -> tuple[Catalog, Wall] | None:
     try:
         found = await Catalogs().in_force(store)
         return None if found is None else (_catalog(found.applied, found.check().models), found.applied.at)
+    except TerminalError:
+        return None
+
+
+async def read_applied(store: Store) -> Applied | None:
+    """Which catalog it is, also where it is not whole. None as `in_force`."""
+    entry = await store.get(keys.APPLIED)
+    try:
+        return None if entry is None else decode(entry.value, Applied, where=entry.key)
     except TerminalError:
         return None
 

@@ -35,7 +35,7 @@ class Publisher:
         self._history = history or History(store)
         self._there: set[str] | None = None  #: keys of models and lists; None: look
         self._looked_at = 0.0  #: monotonic
-        self._now: tuple[tuple[ContentId, ...], frozenset[str]] | None = None  #: in force: its parts, and all its keys
+        self._now: tuple[tuple[ContentId, ...], frozenset[str]] | None = None  #: in force: its parts, and its keys
         self._before: frozenset[str] = frozenset()  #: keys of the one before
 
     async def publish(self, catalog: Catalog, now: Instant, *, before: Catalog | None = None) -> None:
@@ -49,9 +49,9 @@ class Publisher:
         await write_all(self._store, new)
         there |= {put.key for put in new}
         await self._put_in_force(catalog, contents, now, before)
-        if self._now is None or self._now[0] != contents.parts:
-            self._before = frozenset() if self._now is None else self._now[1]
-            self._now = (contents.parts, frozenset(contents.values))
+        if self._now is not None and self._now[0] != contents.parts:
+            self._before = self._now[1]
+        self._now = (contents.parts, frozenset(contents.values))
         surplus = sorted(there - self._now[1] - self._before)
         await write_all(self._store, [Delete(key) for key in surplus])
         self._there = there.difference(surplus)
@@ -87,7 +87,8 @@ async def publish(store: Store, catalog: Catalog, now: Instant, *, before: Catal
 
 
 def _known(raw: bytes, found: Mapping[str, bytes]) -> tuple[tuple[ContentId, ...], frozenset[str]] | None:
-    """What the catalog in force consists of; None: it cannot be read, or an earlier llmgw wrote it."""
+    """What the catalog in force consists of, as far as it is there; None: it cannot be read, or an earlier llmgw wrote
+    it."""
     try:
         parts = decode(raw, Applied, where=keys.APPLIED).parts
         lists = {keys.part(part): found[keys.part(part)] for part in parts or () if keys.part(part) in found}

@@ -26,7 +26,7 @@ from llmgw.ids import Revision
 from llmgw.reconcile.earlier import Earlier
 from llmgw.reconcile.gate import judge
 from llmgw.reconcile.history import History
-from llmgw.reconcile.in_force import in_force
+from llmgw.reconcile.in_force import in_force, read_applied
 from llmgw.reconcile.orders import is_order, read_orders
 from llmgw.reconcile.publishing import Publisher
 from llmgw.reconcile.resolving import Resolver
@@ -324,12 +324,11 @@ class CatalogSync:
 
     async def _since(self, catalog: Catalog, now: Instant) -> Instant:
         """When the catalog came into force, where it was when this process, or another controller, ended."""
-        found = await in_force(self._store)
+        found = await read_applied(self._store)  # whether its models are there or not
         if found is None:
             at = await asyncio.to_thread(in_force_since, self._last_good, catalog)
         else:
-            same = (found[0].digest, found[0].revision) == (catalog.digest, catalog.revision)
-            at = found[1] if same else None
+            at = found.at if (found.digest, found.revision) == (catalog.digest, catalog.revision) else None
         return now if at is None else Instant(now.mono, min(at, now.wall))
 
     async def _refuse(self, source: Source | None, error: LlmgwError) -> None:

@@ -9,7 +9,6 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from llmgw.errors import NewerFormat, TerminalError
-from llmgw.memo import Once
 
 T = TypeVar("T")
 
@@ -22,10 +21,6 @@ def encode(value: Any, *, keep: bytes | None = None) -> bytes:
     if keep is not None:
         fields = {**msgspec.json.decode(keep), **fields}
     return msgspec.json.encode({"v": VERSION, **fields}, order="deterministic")
-
-
-encode_shared: Final[Once[Any, bytes]] = Once(encode)
-"""`encode`, once for each object."""
 
 
 def decode(raw: bytes, kind: type[T], *, where: str = "a stored value") -> T:

@@ -5,9 +5,12 @@ import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from enum import StrEnum
 
 import pytest
 from etcds import Etcd
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from make import catalog as make_catalog
 from make import model as make_model
 
@@ -266,6 +269,56 @@ async def test_what_was_deleted_or_damaged_by_hand_is_written_again() -> None:
     await store.delete(spec)
     await publish(store, found, NOW)  # by a controller that has just begun
     assert await in_force(store) == found.models
+
+
+class Deed(StrEnum):
+    PUBLISH = "publish"
+    BREAK_OFF = "break off"  #: the store goes away on the way
+    BEGIN_ANEW = "begin anew"  #: another controller
+    RESTART = "restart"  #: of the embedded store: only what is durable is left
+
+
+deeds = st.lists(
+    st.tuples(st.sampled_from(Deed), st.sets(st.integers(0, 5), max_size=4), st.integers(1, 3)), max_size=12
+)
+
+
+@settings(max_examples=40)
+@given(deeds)
+async def test_whatever_happens_what_was_put_in_force_is_whole_and_little_else_is_there(
+    happens: list[tuple[Deed, set[int], int]],
+) -> None:
+    store = Observed()
+    publisher, coming = Publisher(store), [catalog("c0", ["m0"])]
+    await publisher.publish(coming[0], NOW)
+    for number, (deed, wanted, after) in enumerate(happens, start=1):
+        one = catalog(f"c{number}", [f"m{each}" for each in sorted(wanted)])
+        match deed:
+            case Deed.PUBLISH:
+                await publisher.publish(one, NOW)
+                coming.append(one)
+            case Deed.BREAK_OFF:
+                store.fail_at = store.transactions + after
+                with suppress(RetryableError):
+                    await publisher.publish(one, NOW)
+                store.fail_at = -1
+                coming.append(one)
+            case Deed.BEGIN_ANEW:
+                publisher = Publisher(store)
+            case Deed.RESTART:
+                durable = [Put(entry.key, entry.value) for entry in (await store.list(keys.APPLIED)).entries]
+                store = Observed()
+                publisher = Publisher(store)
+                await store.txn(durable)
+                await publisher.publish(coming[-1], NOW)
+        found = {each.digest: each.models for each in coming}[(await applied(store)).digest]
+        assert await in_force(store) == found, "also where the next one was broken off"
+        await publisher.publish(coming[-1], NOW)
+        assert await in_force(store) == coming[-1].models
+        assert set(contents_of(coming[-1].models).values) <= await stored(store)
+        others = [set(contents_of(each.models).values) for each in coming]
+        there = await stored(store)
+        assert any(there <= others[-1] | each for each in others), "and one more catalog, at most"
 
 
 async def test_one_who_leads_no_more_changes_nothing() -> None:

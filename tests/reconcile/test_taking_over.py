@@ -1,6 +1,7 @@
 """A controller that begins to lead finds a catalog in force."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -9,6 +10,7 @@ from llmgw.catalog.live import LiveCatalog
 from llmgw.catalog.load import load_catalog
 from llmgw.catalog.place import Directory
 from llmgw.catalog.source import read_source
+from llmgw.catalog.spec import Catalog
 from llmgw.clock import SystemClock
 from llmgw.engine.manager import find_engines
 from llmgw.facts import Event
@@ -16,7 +18,7 @@ from llmgw.reconcile.in_force import in_force
 from llmgw.reconcile.publishing import publish
 from llmgw.reconcile.sync import CatalogSync
 from llmgw.store import keys
-from llmgw.store.codec import decode
+from llmgw.store.codec import decode, encode
 from llmgw.store.memory import MemoryStore
 from llmgw.store.values import Applied
 from llmgw.units import Instant, Mono, Wall
@@ -96,3 +98,67 @@ async def test_a_new_leader_whose_own_catalog_is_bad_goes_on_with_the_one_in_for
     assert live.current.cluster.recovery.backoff == 9
     assert list(live.current.models) == ["small"]
     assert "catalog taken over" in told
+
+
+async def as_an_earlier_llmgw_wrote_it(store: MemoryStore, path: Path) -> Catalog:
+    catalog = load_catalog(read_source(path), ENGINES.rules(), canonical=canonical).catalog
+    await publish(store, catalog, Instant(Mono(1), Wall(1000)))
+    for prefix in (keys.SPECS, keys.PARTS):
+        for entry in (await store.list(prefix)).entries:
+            await store.delete(entry.key)
+    for name, model in catalog.models.items():
+        await store.put(keys.model(catalog.digest, name), encode(model))
+    entry = await store.get(keys.APPLIED)
+    assert entry is not None
+    fields = {name: value for name, value in json.loads(entry.value).items() if name != "parts"}
+    await store.put(keys.APPLIED, json.dumps(fields).encode())
+    return catalog
+
+
+async def test_what_an_earlier_llmgw_put_in_force_is_taken_over_and_put_in_force_anew(tmp_path: Path) -> None:
+    store, path = MemoryStore(), written(tmp_path / "catalog")
+    before = await as_an_earlier_llmgw_wrote_it(store, path)
+    assert await in_force(store) == (before, Wall(1000))
+    live, told = await followed(store, path, lambda live: live.current)
+    assert live.current == before
+    assert live.state().applied_at == 1000, "it is in force since it first was"
+    assert (await store.list(keys.MODELS)).entries == ()
+    assert len((await store.list(keys.SPECS)).entries) == len(before.models)
+    assert await in_force(store) == (before, Wall(1000))
+    assert "catalog held" not in told
+
+
+async def test_a_revision_that_takes_too_much_from_an_earlier_llmgws_catalog_is_held(tmp_path: Path) -> None:
+    store = MemoryStore()
+    before = await as_an_earlier_llmgw_wrote_it(store, written(tmp_path / "good"))
+    less = written(tmp_path / "less", CLUSTER.partition("---")[0])
+    live, told = await followed(store, less, lambda live: live.state().held)
+    assert live.current == before
+    assert "catalog held" in told
+
+
+async def test_settings_that_outlived_their_models_are_no_catalog(tmp_path: Path) -> None:
+    """The embedded store keeps `catalog/applied` on disk, and models in memory."""
+    store = MemoryStore(tmp_path / "store")
+    store.load()
+    await put_in_force(store, written(tmp_path / "good"))
+    store = MemoryStore(tmp_path / "store")
+    store.load()
+    assert await store.get(keys.APPLIED) is not None
+    assert await in_force(store) is None
+    live, _ = await followed(store, tmp_path / "good", lambda live: live.current)
+    assert await in_force(store) == (live.current, Wall(1000))
+
+
+async def test_what_was_in_force_counts_across_a_restart_of_the_embedded_store(tmp_path: Path) -> None:
+    def taken(live: LiveCatalog) -> bool:
+        return live.current is not None and (tmp_path / "last-good.json").exists()
+
+    await followed(MemoryStore(tmp_path / "store"), written(tmp_path / "good"), taken)
+    store = MemoryStore(tmp_path / "store")
+    store.load()
+    less = written(tmp_path / "less", CLUSTER.partition("---")[0])
+    live, told = await followed(store, less, lambda live: live.state().held)
+    assert live.current is not None
+    assert list(live.current.models) == ["small"]
+    assert "catalog held" in told

@@ -10,7 +10,7 @@ import pytest
 from llmgw.errors import TerminalError
 from llmgw.ids import Digest, Revision
 from llmgw.store.api import LARGEST
-from llmgw.store.codec import decode_shared, encode, encode_shared
+from llmgw.store.codec import decode_shared, encode
 from llmgw.store.histories import decode_entry, decode_past, encode_entry
 from llmgw.store.values import HistoryEntry
 from llmgw.units import Wall
@@ -64,10 +64,3 @@ def test_equal_bytes_are_decoded_once() -> None:
     raw = encode(entry(1))
     assert decode_shared(raw, HistoryEntry) is decode_shared(bytes(bytearray(raw)), HistoryEntry)
     assert decode_shared(encode(entry(2)), HistoryEntry) != decode_shared(raw, HistoryEntry)
-
-
-def test_a_value_is_encoded_once() -> None:
-    one = entry(1)
-    assert encode_shared(one) is encode_shared(one)
-    assert encode_shared(one) == encode(one)
-    assert encode_shared(entry(2)) == encode(entry(2))
