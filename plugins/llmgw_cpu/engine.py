@@ -32,6 +32,7 @@ from llmgw_cpu.footprint import estimate
 from llmgw_cpu.options import OPTIONS_SCHEMA
 from llmgw_cpu.server import STARTING
 from llmgw_llamacpp import causes
+from llmgw_llamacpp.batches import cpu_batch
 
 HEALTH: Final = "/health"
 INSTALL: Final = "install it with: pip install 'llmgw[cpu]'"
@@ -80,7 +81,10 @@ class CpuEngine(Engine):
             "port": slot.port,
             "context": profile.context,
             "parallel": profile.parallel,
-            "options": dict(profile.options),
+            "options": {
+                "batch_size": cpu_batch(profile.parallel, profile.options.get("ubatch_size")),
+                **profile.options,
+            },
         }
         script = str(Path(__file__).with_name("server.py"))
         host = f"[{slot.host}]" if ":" in slot.host else slot.host

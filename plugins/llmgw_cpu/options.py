@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from llmgw.weights.footprint import KV_TYPES
-
-UBATCH: Final = 512
-"""llama.cpp's default number of prompt tokens computed at once."""
+from llmgw_llamacpp.batches import CPU_BATCH, UBATCH
 
 
 def _integer(description: str, minimum: int, maximum: int) -> dict[str, Any]:
@@ -23,7 +21,12 @@ OPTIONS_SCHEMA: Final[Mapping[str, Any]] = {
             1,
             512,
         ),
-        "batch_size": _integer("Prompt tokens taken at once, over all slots. Default 2048.", 1, 65536),
+        "batch_size": _integer(
+            "Prompt tokens taken at once, over all slots: between two batches it notices that a client has left, and "
+            f"goes on with other answers. Default {CPU_BATCH}, more with more than 16 slots or a larger ubatch_size.",
+            1,
+            65536,
+        ),
         "ubatch_size": _integer(
             f"Prompt tokens computed at once; also the longest input of an embedding. Default {UBATCH}.", 1, 65536
         ),

@@ -67,7 +67,7 @@ def _params(xllamacpp: Any, config: dict[str, Any], key: str) -> Any:
     params.n_parallel = config["parallel"]
     params.n_threads_http = HTTP_THREADS + config["parallel"]
     params.n_ctx = config["context"] * config["parallel"]  # llama.cpp splits it over the slots
-    params.n_batch = options.get("batch_size", 2048)
+    params.n_batch = options.get("batch_size", 128)
     params.n_ubatch = options.get("ubatch_size", 512)
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options.get("threads") or default_threads()
     params.fit_params = False  # never shrinks the context behind our back

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from llmgw.engine import ProfileSpec
 from llmgw.weights.footprint import KV_TYPES
-from llmgw_llamacpp.options import UBATCH
+from llmgw_llamacpp.batches import BATCH, UBATCH, cpu_batch
 
 _LISTENS: Final = "llmgw chooses where it listens"
 _WEIGHTS: Final = "name the file in `weights`"
@@ -55,6 +55,7 @@ _NAMES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("-ctv", "--cache-type-v"), "cache_type_v"),
     **dict.fromkeys(("-ctkd", "--cache-type-k-draft", "--spec-draft-type-k"), "draft_cache_type_k"),
     **dict.fromkeys(("-ctvd", "--cache-type-v-draft", "--spec-draft-type-v"), "draft_cache_type_v"),
+    **dict.fromkeys(("-b", "--batch-size"), "batch_size"),
     **dict.fromkeys(("-ub", "--ubatch-size"), "ubatch_size"),
     **dict.fromkeys(("-fa", "--flash-attn"), "flash_attn"),
     **dict.fromkeys(("-ot", "--override-tensor"), "override_tensor"),
@@ -86,7 +87,8 @@ EXPERTS: Final = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 class Settings:
     """What options and args together say of memory.
 
-    `gpu_layers` None: all. `kept`: (pattern, buffer), in order. `repack`: weights are copied besides being mapped.
+    `gpu_layers` None: all. `kept`: (pattern, buffer), in order. `batch`: what is told besides; None: nothing.
+    `repack`: weights are copied besides being mapped.
     """
 
     gpu_layers: int | None
@@ -96,6 +98,7 @@ class Settings:
     type_v: str
     draft_type_k: str
     draft_type_v: str
+    batch: int | None
     ubatch: int
     flash: bool
     kv_offload: bool
@@ -110,6 +113,8 @@ def settings(profile: ProfileSpec) -> Settings:
     What it would not understand is passed over here: it says so itself when it is started.
     """
     said = {**profile.options, **_last(profile.args)}
+    batch, ubatch = _count(said.get("batch_size")), _count(said.get("ubatch_size"))
+    own = cpu_batch(profile.parallel, ubatch) if batch is None and _is_for_small_batches(profile) else None
     return Settings(
         gpu_layers=_layers(said.get("gpu_layers")),
         draft_gpu_layers=_layers(said.get("draft_gpu_layers")),
@@ -118,13 +123,21 @@ def settings(profile: ProfileSpec) -> Settings:
         type_v=_type(said.get("cache_type_v")),
         draft_type_k=_type(said.get("draft_cache_type_k")),
         draft_type_v=_type(said.get("draft_cache_type_v")),
-        ubatch=_count(said.get("ubatch_size")) or UBATCH,
+        batch=own,
+        ubatch=min(ubatch or UBATCH, batch or own or BATCH),
         flash=said.get("flash_attn") != "off",
         kv_offload=said.get("kv_offload", True) is not False,
         mmproj_offload=said.get("mmproj_offload", True) is not False,
         cache_ram_mib=int(profile.options.get("cache_ram_mib", 0)),
         repack=said.get("repack", True) is not False and said.get("mmap") is not False,
     )
+
+
+def _is_for_small_batches(profile: ProfileSpec) -> bool:
+    """Generating on the CPU. What is embedded, an image too, is computed in one piece, and drafts come as they come."""
+    whole = profile.options.get("embeddings") or profile.options.get("rerank")
+    told = profile.env.keys() & {"LLAMA_ARG_BATCH", "LLAMA_ARG_UBATCH"}
+    return not (profile.devices or whole or told or profile.roles.keys() & {"draft", "mmproj"})
 
 
 def needs_device(flag: str) -> bool:

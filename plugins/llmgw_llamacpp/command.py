@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from llmgw.engine import ProfileSpec, Slot
 from llmgw.errors import EngineUnavailable
+from llmgw_llamacpp.args import settings
 from llmgw_llamacpp.checks import complaints
 from llmgw_llamacpp.options import DRAFT_VALUES, SWITCHES, VALUES
 
@@ -33,6 +34,8 @@ def argv(binary: str, profile: ProfileSpec, slot: Slot) -> tuple[str, ...]:
     if not options.get("cache_ram_mib"):
         made.append("--no-cache-idle-slots")
     made += _devices(profile)
+    if (batch := settings(profile).batch) is not None:
+        made += ["--batch-size", str(batch)]
     made += _options(options)
     made += _files(profile, slot)
     return (*made, *profile.args)

@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from llmgw.weights.footprint import KV_TYPES
-
-UBATCH: Final = 512
-"""llama.cpp's default number of prompt tokens computed at once."""
+from llmgw_llamacpp.batches import BATCH, CPU_BATCH, UBATCH
 
 
 def _integer(description: str, minimum: int, maximum: int) -> dict[str, Any]:
@@ -67,7 +65,12 @@ _PROPERTIES: Final[Mapping[str, Any]] = {
         0,
         1_048_576,
     ),
-    "batch_size": _integer("Prompt tokens taken at once, over all slots. Default 2048.", 1, 65536),
+    "batch_size": _integer(
+        "Prompt tokens taken at once, over all slots: between two batches it notices that a client has left, and goes "
+        f"on with other answers. Default {BATCH}, with `devices: 0` {CPU_BATCH} or more.",
+        1,
+        65536,
+    ),
     "ubatch_size": _integer(
         f"Prompt tokens computed at once; also the longest input of an embedding. Default {UBATCH}.", 1, 65536
     ),

@@ -245,6 +245,28 @@ async def test_without_a_key_it_does_not_start(smollm2: Path, tmp_path: Path, mo
 # -- pure parts
 
 
+@pytest.mark.parametrize(
+    ("chosen", "batch"),
+    [
+        (profile(), 128),
+        (profile(parallel=32), 256),
+        (profile(ubatch_size=1024), 1024),
+        (profile(batch_size=2048), 2048),
+        (profile(batch_size=64), 64),
+    ],
+    ids=["one slot", "many slots", "large micro-batches", "large", "small"],
+)
+def test_prompts_are_taken_in_small_batches_unless_the_profile_says_otherwise(
+    chosen: ProfileSpec, batch: int, tmp_path: Path, smollm2: Path
+) -> None:
+    launch = ENGINE.launch(chosen, slot(tmp_path), Level.FULL)
+    assert json.loads(launch.argv[-1])["options"]["batch_size"] == batch
+    # No more is computed at once than is taken at once, and it takes memory accordingly.
+    same = dataclasses.replace(chosen, options={**chosen.options, "batch_size": batch, "ubatch_size": min(batch, 512)})
+    if "ubatch_size" not in chosen.options:
+        assert estimate(chosen, fact(smollm2)) == estimate(same, fact(smollm2))
+
+
 def test_launch_refuses_what_it_would_ignore(tmp_path: Path) -> None:
     for wrong, word in (
         (dataclasses.replace(profile(), args=("--x",)), "args"),

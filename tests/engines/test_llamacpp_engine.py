@@ -1,6 +1,7 @@
 """The `llamacpp` engine on a real llama-server: every option is one that it takes, every file reaches it."""
 
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -333,6 +334,34 @@ def test_a_context_given_is_never_changed_behind_our_back(program: Path, tmp_pat
     made = argv(tmp_path, profile(context=1000, parallel=3))
     assert made[made.index("--ctx-size") + 1] == "3000"
     assert made[made.index("--fit") + 1] == "off"
+
+
+@pytest.mark.parametrize(
+    ("changes", "batch"),
+    [
+        ({}, "128"),
+        ({"parallel": 32}, "256"),
+        ({"options": {"ubatch_size": 1024}}, "1024"),
+        ({"args": ("-ub", "1024")}, "1024"),
+        ({"options": {"batch_size": 2048}}, "2048"),
+        ({"args": ("-b", "2048")}, None),
+        ({"args": ("--batch_size", "2048")}, None),
+        ({"env": {"LLAMA_ARG_BATCH": "2048"}}, None),
+        ({"devices": 1}, None),
+        ({"options": {"embeddings": True}}, None),
+        ({"options": {"rerank": True}}, None),
+        ({"draft": WeightsSpec(source="file:///x")}, None),
+        ({"files": {"mmproj": WeightsSpec(source="file:///x")}}, None),
+    ],
+    ids=str,
+)
+def test_prompts_are_taken_in_small_batches_on_a_cpu_unless_the_profile_says_otherwise(
+    changes: dict[str, Any], batch: str | None, program: Path, tmp_path: Path
+) -> None:
+    files = {role: Path("/w.gguf") for role in ("weights", *changes.get("files", {}), *({"draft"} & changes.keys()))}
+    made = argv(tmp_path, profile(**changes), files=files)
+    told = [value for flag, value in itertools.pairwise(made) if flag == "--batch-size"]
+    assert told == ([] if batch is None else [batch])
 
 
 # -- pure parts
