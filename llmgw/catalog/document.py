@@ -1,5 +1,6 @@
 """A document of a catalog, and problems at the places of its values. Pure."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -7,6 +8,8 @@ from llmgw.catalog.node import Elsewhere, Node, Place
 from llmgw.errors import Problem
 
 Path = Sequence[str | int]
+
+_LINE_BREAK: Final = re.compile(r"\r\n|\r|\n")
 
 EXTENDING: Final = "; so in the model "
 """Before the name of the model that a problem in a Template shows in."""
@@ -91,6 +94,11 @@ def quoted(text: str, *, mark: str = "'", limit: int = 60) -> str:
     """A key or name for a message: control characters escaped, long ones cut."""
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: limit + 1])
     return f"{mark}{shown[:limit]}{'…' if len(text) > limit else ''}{mark}"
+
+
+def lines_of(text: str) -> list[str]:
+    """As YAML 1.2 and editors count them. To `str.splitlines` a few more characters end one."""
+    return _LINE_BREAK.split(text)
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:

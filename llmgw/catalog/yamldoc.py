@@ -31,6 +31,7 @@ from llmgw.catalog.document import Path as Path
 from llmgw.catalog.document import as_list as as_list
 from llmgw.catalog.document import as_mapping as as_mapping
 from llmgw.catalog.document import json_path as json_path
+from llmgw.catalog.document import lines_of as lines_of
 from llmgw.catalog.document import quoted as quoted
 from llmgw.catalog.node import Node, Place
 from llmgw.errors import Problem
@@ -91,7 +92,7 @@ class _Composer:
     def __init__(self, file: str, text: str) -> None:
         self.problems: list[Problem] = []
         self._file = file
-        self._lines = text.splitlines()
+        self._lines = lines_of(text)
         self._text = text
         # One per file: a directive or a fault in one file must not colour how the next is read.
         self._yaml = YAML(typ="safe", pure=True)

@@ -39,6 +39,16 @@ def test_where_nothing_stands_there_is_nothing_to_show(place: tuple[int, int]) -
     assert excerpt(b"a: 1\n\nb: 2\n", *place) is None
 
 
+@pytest.mark.parametrize("odd", ["\u2028", "\u2029", "\x85"])
+def test_lines_are_those_of_yaml_and_editors(odd: str) -> None:
+    text = f"description: a{odd}b\r\nenv: {{KEY: 'one{odd}hunter2'}}\nlast: x\n"
+    assert shown(text, 3) == "last: x"
+    assert "hunter2" not in shown(text, 2)
+    document = model().replace("name:", f"description: 'a{odd}b'\nnmae:", 1)
+    (line,) = [number for number, text in enumerate(document.split("\n"), 1) if text.startswith("nmae")]
+    assert f"a.yaml:{line}:1: $.nmae" in "\n".join(texts(document))
+
+
 def test_bytes_that_are_no_text_are_shown_all_the_same() -> None:
     assert shown("ok: x").startswith("ok")
     found = excerpt(b"a: \xff\xfe", 1, 4)
