@@ -22,6 +22,8 @@ from llmgw.store.events import EventLog
 LineageOf = Callable[[str], Awaitable[Lineage | None]]
 """What git knows of a commit, where the catalog is followed."""
 
+IN_FORCE: Final = "it is in force still"
+
 _SAID: Final = {
     "catalog applied": "it was in force",
     "catalog held": "it was held",
@@ -56,7 +58,9 @@ def revision_routes(store: Store, events: EventLog, refresh: Refresh | None, lin
         history = [entry.revision for entry in await reading.history(store)]
         known = _remembered(events.recent(), history, told.asked)
         if known is not None:
-            told = replace(told, standing=Standing.SUPERSEDED, revision=known[0], said=known[1])
+            applied = (await reading.look(store)).applied
+            said = IN_FORCE if applied is not None and applied.revision == known[0] else known[1]
+            told = replace(told, standing=Standing.SUPERSEDED, revision=known[0], said=said)
         found = await lineage(told.asked) if lineage is not None else None
         if found is not None and found.earlier:
             rows = problem_rows(found.problems)

@@ -10,7 +10,10 @@ from llmgw.errors import Problem
 
 def named_from_here(path: Path) -> str:
     """From the working directory what lies in it; else as it was given."""
-    relative = os.path.relpath(path)
+    try:
+        relative = os.path.relpath(path)
+    except FileNotFoundError:  # the working directory was removed
+        return str(path)
     outside = relative == os.pardir or relative.startswith(os.pardir + os.sep)
     return str(path) if outside else relative
 

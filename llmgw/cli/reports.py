@@ -44,8 +44,10 @@ def text_lines(report: Report) -> Iterator[str]:
 def _in_repository(file: str) -> str:
     """As code hosts find it: from the root of the repository, where a runner of GitHub says what that is."""
     root = os.environ.get("GITHUB_WORKSPACE")
+    if not root:
+        return file
     path = Path(os.path.abspath(file))
-    return str(path.relative_to(root)) if root and path.is_relative_to(root) else file
+    return str(path.relative_to(root)) if path.is_relative_to(root) else file
 
 
 def github_lines(report: Report) -> Iterator[str]:

@@ -11,10 +11,12 @@ from test_admin_api import check
 from llmgw.admin.app import create_app
 from llmgw.catalog.live import CatalogState, LiveCatalog
 from llmgw.catalog.place import Committed
+from llmgw.catalog.spec import Catalog, ClusterSpec
 from llmgw.engine.manager import Engines
 from llmgw.facts import Event
-from llmgw.ids import NodeName, Revision
+from llmgw.ids import Digest, NodeName, Revision
 from llmgw.reconcile.comparing import Comparing
+from llmgw.reconcile.publishing import publish
 from llmgw.store import keys
 from llmgw.store.codec import encode
 from llmgw.store.events import EventLog
@@ -62,6 +64,10 @@ class Following:
     async def at(self, newest: str) -> None:
         self._live.reject(Revision(newest), now=NOW)
         await self._store.put(keys.CATALOG_STATUS, encode(CatalogStatus(source="x", attempted=Revision(newest))))
+
+    async def in_force(self, revision: str) -> None:
+        catalog = Catalog(revision=Revision(revision), digest=Digest("d"), models={}, cluster=ClusterSpec())
+        await publish(self._store, catalog, NOW)
 
     def heard(self, reason: str, revision: str) -> None:
         self.events.record(Event(at=Wall(1.0), subject="catalog", reason=reason, message=f"{revision}: more"))
@@ -121,6 +127,15 @@ async def test_what_came_and_was_pushed_over_is_remembered(following: Following)
     told = await following.told("e" * 12)
     assert (told["standing"], told["revision"], told["said"]) == ("superseded", "e" * 40, "it was invalid")
     assert (await following.told("d" * 12))["standing"] == "unknown"
+
+
+async def test_one_that_newer_ones_are_held_after_is_in_force_still(following: Following) -> None:
+    first = following.commit(VALID)
+    await following.at(following.commit(f"{VALID}# more\n"))
+    following.heard("catalog applied", first)
+    assert (await following.told(first))["said"] == "it was in force"
+    await following.in_force(first)
+    assert (await following.told(first))["said"] == "it is in force still"
 
 
 async def test_one_that_comes_again_is_not_superseded(following: Following) -> None:

@@ -178,6 +178,15 @@ def test_files_are_named_as_they_are_found_from_the_working_directory(
     assert run("../empty")[1].startswith("../empty: no catalog files")
 
 
+def test_a_working_directory_that_was_removed_is_no_hindrance(
+    here: Path, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "gone").mkdir()
+    monkeypatch.chdir(here / "gone")
+    (here / "gone").rmdir()
+    assert f"{here}/bad/m.yaml:3:7: " in run(here / "bad")[1]
+
+
 def test_code_hosts_are_told_where_files_are_in_the_repository(
     here: Path, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:

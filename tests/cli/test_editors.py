@@ -16,6 +16,7 @@ from llmgw.engine.manager import find_engines
 
 SERVER: Final = "yaml-language-server@1.25.0"
 NO_SERVER: Final = "no Node, or no npm registry: yaml-language-server is not to be had"
+EXAMPLES: Final = Path(__file__).parents[2] / "catalog-examples"
 HEAD: Final = "apiVersion: llmgw/v1\nkind: "
 MODEL: Final = f"{HEAD}Model\nname: qwen\n"
 TEMPLATE: Final = f"{HEAD}Template\nname: shared\n"
@@ -125,3 +126,9 @@ def test_a_modeline_that_names_the_committed_schema_is_enough(server: Path, tmp_
     marked, (place,) = editor.open(f"{line}{TEMPLATE}pinnd: true\naliases: [a]\n|\n")
     assert sorted((line, column) for line, column, _ in marked) == [(4, 0), (5, 9)]
     assert "pinned" in place["offered"]
+
+
+def test_nothing_is_marked_in_what_we_show_people(editor: Editor) -> None:
+    for file in sorted(EXAMPLES.rglob("*.yaml")):
+        if file.name != "fleet.yaml":
+            assert editor.open(file.read_text().replace("$schema=", ""))[0] == [], file
