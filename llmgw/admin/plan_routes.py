@@ -30,8 +30,8 @@ loading it had to say, and what is in force. Raises CatalogInvalid, CatalogUnrea
 not in it."""
 
 
-Verdict = Callable[[Catalog], Awaitable[Held | None]]
-"""Why a catalog would be held, were it the newest revision."""
+Verdict = Callable[[Catalog, bool], Awaitable[Held | None]]
+"""Why a catalog would be held, were it the newest revision; whether its commits say that what it removes is meant."""
 
 
 def plan_routes(store: Store, foresee: Foresee | None, verdict: Verdict | None = None) -> APIRouter:
@@ -54,7 +54,7 @@ def plan_routes(store: Store, foresee: Foresee | None, verdict: Verdict | None =
             raise NotThere(str(error)) from error
         routes = route_rows(before, loaded.catalog) if before is not None else ()
         told = plan_output(forecast, in_force=before.revision if before is not None else None, routes=routes)
-        held = hold(await verdict(loaded.catalog)) if verdict is not None else None
+        held = hold(await verdict(loaded.catalog, asked.approved)) if verdict is not None else None
         return answer(replace(told, source=source, warnings=problem_rows(loaded.warnings), held=held))
 
     return routes

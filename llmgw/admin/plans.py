@@ -201,11 +201,13 @@ class PlanOutput:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
     """The body of `POST /api/v1/plan`. `catalog` null: the daemon's own, as it stands on disk. `asked`: models, by name
-    or alias, that requests are taken to have come for."""
+    or alias, that requests are taken to have come for. `approved`: commits that are not here yet say that what the
+    catalog removes is meant."""
 
     catalog: Catalog | None = None
     source: str | None = None
     asked: tuple[str, ...] = ()
+    approved: bool = False
 
 
 PLANS: Final = {"plan": PlanOutput}

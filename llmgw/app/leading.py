@@ -114,8 +114,8 @@ class Leading:
     async def compare(self, catalog: Catalog | None) -> tuple[Catalog | None, Catalog]:
         return await self._leader().comparing.sides(catalog)
 
-    async def verdict(self, catalog: Catalog) -> Held | None:
-        return await self._leader().sync.verdict(catalog)
+    async def verdict(self, catalog: Catalog, approved: bool = False) -> Held | None:
+        return await self._leader().sync.verdict(catalog, approved)
 
     async def find(self, revision: str | None) -> Catalog:
         return await self._leader().sync.find(revision)

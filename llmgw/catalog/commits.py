@@ -23,6 +23,9 @@ TRAILER: Final = "Llmgw-Approve"
 
 TIMEOUT: Final = 10.0  #: seconds for one question
 
+REMOVAL: Final = "removal"
+"""What such a trailer may approve."""
+
 _MOST: Final = 1000  #: commits looked at between two revisions
 _PGP: Final = b"-----BEGIN PGP PUBLIC KEY BLOCK-----"
 _SSH_GOOD: Final = re.compile(r'Good "git" signature for (\S+)')
@@ -42,17 +45,19 @@ class Lineage:
     problems: tuple[Problem, ...] = ()
 
 
-def approves(repository: Path, commit: str, since: str | None) -> frozenset[str]:
+def approves(
+    repository: Path, commit: str, since: str | None, *, env: Mapping[str, str] | None = None
+) -> frozenset[str]:
     """What the trailers of a commit approve, in lower case; and those of the commits that came since the commit
     `since`, where it is an ancestor: what is pushed at once, or merged, is judged at once. Blocks.
 
-    Nothing where git cannot tell.
+    Nothing where git cannot tell. `env`: see `git.QUARANTINE`.
     """
     try:
-        ranged = since is not None and since != commit and is_ancestor(repository, since, commit)
+        ranged = since is not None and since != commit and is_ancestor(repository, since, commit, env=env)
         which = [f"--max-count={_MOST}", f"{since}..{commit}"] if ranged else ["--max-count=1", commit]
         shown = f"--format=%(trailers:key={TRAILER},valueonly)"
-        told = _ask(repository, "log", "--no-show-signature", shown, *which, config=_PLAIN)
+        told = _ask(repository, "log", "--no-show-signature", shown, *which, config=_PLAIN, env=env)
     except (CatalogUnreadable, FileNotFoundError):
         return frozenset()
     if told.returncode != 0:
@@ -64,10 +69,10 @@ def approves(repository: Path, commit: str, since: str | None) -> frozenset[str]
 _PLAIN: Final = ("log.showSignature=false", "log.mailmap=false")
 
 
-def is_ancestor(repository: Path, before: str, after: str) -> bool:
+def is_ancestor(repository: Path, before: str, after: str, *, env: Mapping[str, str] | None = None) -> bool:
     """Whether `after` came of the commit `before`, or is it; not where git cannot tell. Blocks. Raises
     FileNotFoundError, CatalogUnreadable."""
-    return _ask(repository, "merge-base", "--is-ancestor", before, after).returncode == 0
+    return _ask(repository, "merge-base", "--is-ancestor", before, after, env=env).returncode == 0
 
 
 def _ask(

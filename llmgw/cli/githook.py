@@ -123,17 +123,30 @@ def quarantine() -> Mapping[str, str]:
 
 def _plan(catalog: "Catalog", source: "Source", state: Path) -> None:
     from llmgw.admin.plans import PlanOutput, PlanRequest
+    from llmgw.admin.shapes import StatusOutput
     from llmgw.cli.client import connect
     from llmgw.cli.planned import told
 
+    commit, began = source.commit or "", time.monotonic()
     try:
         client = replace(connect(state, None), timeout=PATIENCE)
-        answer = client.post("plan", PlanOutput, PlanRequest(catalog=catalog, source=(source.commit or "")[:12]))
+        applied = client.get("status", StatusOutput).catalog.applied
+        request = PlanRequest(catalog=catalog, source=commit[:12], approved=_approved(commit, applied))
+        left = max(1.0, PATIENCE - (time.monotonic() - began))
+        answer = replace(client, timeout=left).post("plan", PlanOutput, request)
     except (LlmgwError, OSError) as error:
         say(f"llmgw: valid; warning: no plan can be shown: {error}")
         return
     for line in told(answer, time.time()):
         say(line)
+
+
+def _approved(commit: str, applied: str | None) -> bool:
+    """Whether the commits that are pushed say that what they remove is meant. The daemon cannot see them yet."""
+    from llmgw.catalog.commits import REMOVAL, approves
+
+    since = None if applied is None else applied.partition("+")[0]
+    return REMOVAL in approves(Path.cwd(), commit, since, env=quarantine())
 
 
 def post_receive(updates: Sequence[Update], served: str, state: Path) -> int:

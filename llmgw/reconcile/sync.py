@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import structlog
 
 from llmgw.catalog import kept
-from llmgw.catalog.commits import Unsigned, approves, signed_by
+from llmgw.catalog.commits import REMOVAL, Unsigned, approves, signed_by
 from llmgw.catalog.holds import Held, HoldReason
 from llmgw.catalog.live import CatalogState, LiveCatalog, in_force_since, load_last_good, save_last_good
 from llmgw.catalog.load import Loaded, Loader, revision_of
@@ -46,10 +46,6 @@ RETRY: Final = 5.0
 GRACE: Final = 1.0
 """Seconds that the newest revision may take at a start, before the last good one serves until it has come: a git that
 hangs, a server that is slow and a catalog that is large keep nobody waiting."""
-
-REMOVAL: Final = "removal"
-"""What a commit's trailer approves."""
-
 
 T = TypeVar("T")
 
@@ -149,9 +145,21 @@ class CatalogSync:
             if any(is_order(change.key) for change in changes):
                 self._arrived.set()
 
-    async def verdict(self, catalog: Catalog) -> Held | None:
-        """Why a valid catalog would be held, were it the newest revision, whatever its commit says."""
-        return judge(catalog, self._live.current, await read_orders(self._store))
+    async def verdict(self, catalog: Catalog, approved: bool = False) -> Held | None:
+        """Why a valid catalog would be held, were it the newest revision. `approved`: its commits say that what it
+        removes is meant; those that are here already are asked."""
+        before, orders = self._live.current, await read_orders(self._store)
+        held = judge(catalog, before, orders, removal_approved=approved)
+        if held is not None and held.reason in (HoldReason.REMOVAL, HoldReason.PROTECTED) and before is not None:
+            approved = await asyncio.to_thread(self._approves, catalog.revision, before.revision)
+            held = judge(catalog, before, orders, removal_approved=approved)
+        return held
+
+    def _approves(self, revision: Revision, before: Revision) -> bool:
+        try:
+            return revision.isalnum() and _approved(self._place.read(revision), before)
+        except LlmgwError:  # no commit, or none that is here
+            return False
 
     async def find(self, revision: str | None) -> Catalog:
         """An earlier catalog, or the one before that in force. Raises as `Earlier.find`."""

@@ -13,6 +13,7 @@ from harness import Daemon, Repo, command, eventually, run_cli, serving
 from llmgw.cli.init import begin_bare, begin_catalog
 from llmgw.errors import TerminalError
 
+EXTERNAL = 'apiVersion: llmgw/v1\nkind: Model\nname: {}\nexternal: {{url: "https://api.example.org/v1"}}\n'
 INVALID = command("b").replace("engine: command", "engine: comand")
 
 
@@ -74,6 +75,26 @@ def test_a_push_is_planned_checked_and_served(pushing: Pushing, tmp_path: Path) 
         assert "- stop      b" in done.stderr
         daemon.ready("a")
         assert daemon.cli("sync").stdout == f"in force: {first[:12]}\n"
+
+
+@pytest.mark.slow
+def test_who_pushes_is_told_what_is_held_and_by_a_trailer_what_is_not(pushing: Pushing, tmp_path: Path) -> None:
+    pushing.repo.commit({f"{name}.yaml": EXTERNAL.format(name) for name in "abcd"})
+    assert pushing.push().returncode == 0
+    with serving(pushing.bare, tmp_path / "daemon") as daemon:
+        eventually(lambda: daemon.seen("status")["catalog"]["applied"], what="the first in force")
+        held = pushing.repo.commit({"a.yaml": None, "b.yaml": None, "c.yaml": None})
+        assert "It would be held: removes 3 of 4 models" in pushing.push().stderr
+        eventually(lambda: daemon.seen("status")["catalog"]["attempted"] == held, what="the removal held")
+
+        pushing.repo.git("commit", "-q", "--allow-empty", "-m", "Meant\n\nLlmgw-Approve: removal")
+        assert pushing.push("main:draft").returncode == 0
+        assert "held" not in daemon.cli("plan", "draft", check=False).stdout, "what is there already"
+        told = pushing.push().stderr
+        assert "Plan for" in told
+        assert "held" not in told, "what is pushed"
+        newest = pushing.repo.git("rev-parse", "HEAD")
+        eventually(lambda: daemon.seen("status")["catalog"]["applied"] == newest, what="the removal in force")
 
 
 @pytest.mark.slow
