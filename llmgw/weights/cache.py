@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from llmgw.catalog.spec import FetchLimits, WeightsSpec
 from llmgw.clock import Clock
 from llmgw.errors import TerminalError, WeightsRefused, WeightsUnavailable
 from llmgw.facts import Progress, WeightsFact
+from llmgw.memo import Kept
 from llmgw.statedir import write_atomic
 from llmgw.units import Bytes, Wall
 from llmgw.weights import manifest, naming, partial, split
@@ -60,9 +62,30 @@ class _Stamp:
     mtime_ns: int
 
     @classmethod
-    def of(cls, path: Path) -> "_Stamp":
-        stat = path.stat()
-        return cls(stat.st_ino, stat.st_size, stat.st_mtime_ns)
+    def of(cls, path: Path | str) -> "_Stamp":
+        status = os.stat(path)
+        return cls(status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What of all that is wanted the cache asks for again and again, worked out once."""
+
+    sources: WantedSources
+    must: frozenset[str]  #: entries that are named for it
+    kept: tuple[tuple[WeightsSpec, str, str], ...]  #: what may lie in entries: the one named for it, and its stem
+    local: tuple[tuple[str, str], ...]  #: files in place: source and path
+
+    @classmethod
+    def of(cls, specs: tuple[WeightsSpec, ...]) -> "_Wanted":
+        local = {spec.source for spec in specs if naming.is_local(spec.source)}
+        kept = [spec for spec in specs if spec.source not in local]
+        return cls(
+            sources=WantedSources(spec.source for spec in specs),
+            must=frozenset(naming.entry_name(spec.source, sum) for spec in kept for sum in (None, spec.sha256)),
+            kept=tuple((one, naming.entry_name(one.source, one.sha256), naming.stem(one.source)) for one in kept),
+            local=tuple((source, naming.local_path(source)) for source in sorted(local)),
+        )
 
 
 class _Index:
@@ -84,6 +107,10 @@ class _Index:
             yield exact
         others = (*self._by_stem.get(naming.stem(spec.source), ()), *self._unread)
         yield from (name for name in others if name != exact)
+
+    def may_hold(self, exact: str, stem: str) -> bool:
+        """Whether `of` has any for what these are of."""
+        return bool(self._unread) or exact in self._names or stem in self._by_stem
 
 
 class Cache:
@@ -113,6 +140,7 @@ class Cache:
         self._survey = Survey(lambda name: self._entry_fact(name, self._clock.now().wall))
         self._sources_of: dict[str, str] = {}  #: of entries that were looked at: a name has one for ever
         self.unlisted = 0  #: entries that the last facts left out
+        self._wanted: Kept[None, _Wanted] = Kept(_Wanted.of)
         self._local: dict[str, tuple[tuple[_Stamp, ...], dict[str, Scalar]]] = {}
         self._folders = Folders()
         self._verified: dict[tuple[str, str], _Stamp] = {}
@@ -266,23 +294,22 @@ class Cache:
         """What lies in the cache, and the files in place that `wanted` names: as much as a report holds, all that is
         wanted first (`unlisted`: how many entries are left out). Cheap: rereads only what changed, and of a large cache
         a part."""
-        now, wanted = self._clock.now().wall, tuple(wanted)
-        sources = WantedSources(spec.source for spec in wanted)
-        must = {naming.entry_name(spec.source, sum) for spec in wanted for sum in (None, spec.sha256)}
-        names = self._entry_names()
-        found = self._survey.look(names, must, sources.__contains__)
+        now, asked = self._clock.now().wall, self._wanted.of(None, tuple(wanted))
+        sources = asked.sources
+        found = self._survey.look(self._entry_names(), asked.must, sources.__contains__)
         found += [*self._corrupt_facts(now), *self._unfinished_facts(now)]
         told, left_out = bounded(found, sources.__contains__)
         self.unlisted = left_out + self._survey.unread
-        local = {spec.source for spec in wanted if naming.is_local(spec.source)}
-        here = (fact for source in sorted(local) if (fact := self._local_fact(source, now)) is not None)
+        here = (fact for source, path in asked.local if (fact := self._local_fact(source, path, now)) is not None)
         return (*told, *here)
 
     def mark_wanted(self, specs: Iterable[WeightsSpec], now: Wall) -> None:
         """Stamp the entries of `specs` as wanted at `now`, at most once a minute each, and those that were wanted until
         now once more, so that their age counts from here. Survives restarts."""
         index = self._index()
-        entries = (self._entry_of(spec, index) for spec in specs if not naming.is_local(spec.source))
+        asked = self._wanted.of(None, tuple(specs))
+        here = [spec for spec, exact, stem in asked.kept if index.may_hold(exact, stem)]
+        entries = (self._entry_of(spec, index) for spec in here)
         marked = frozenset(found[0] for found in entries if found is not None)
         for name in sorted(marked):
             if not 0 <= now - self._stamped.get(name, Wall(0)) < STAMP_EVERY:
@@ -499,9 +526,13 @@ class Cache:
         self._verified[spec.source, spec.sha256.lower()] = stamp
         return path
 
-    def _local_fact(self, source: str, now: Wall) -> WeightsFact | None:
-        path = Path(naming.local_path(source))
-        if path.is_dir():
+    def _local_fact(self, source: str, where: str, now: Wall) -> WeightsFact | None:
+        try:
+            is_directory = stat.S_ISDIR(os.stat(where).st_mode)
+        except (OSError, ValueError):
+            return None
+        path = Path(where)
+        if is_directory:
             folder = self._folders.look(path)
             if folder.problem is not None:
                 return None
