@@ -56,7 +56,7 @@ class History:
         known = self._known
         if known is None or not await self._is_newest(known):
             known = [_read(entry) for entry in (await self._store.list(keys.HISTORY)).entries]
-        while (entry := await self._store.get(keys.history(_next(known)))) is not None:
+        while (entry := await self._store.get(keys.history(_after(known)))) is not None:
             known.append(_read(entry))
         while known and await self._store.get(known[0][0]) is None:
             del known[0]
@@ -72,7 +72,8 @@ class History:
         return newest is not None and newest.revision == revision
 
 
-def _next(known: list[tuple[str, int, Past]]) -> int:
+def _after(known: list[tuple[str, int, Past]]) -> int:
+    """The number of the next entry."""
     return known[-1][2].number + 1 if known else 1
 
 

@@ -44,7 +44,7 @@ async def begun(store: Store, before: Catalog | None, after: Catalog, now: Insta
     changed = [
         name
         for name, model in after.models.items()
-        if (old := before.models.get(name)) is not None and old.profiles != model.profiles
+        if (old := before.models.get(name)) is not None and old is not model and old.profiles != model.profiles
     ]
     known = await read(store)
     if not changed and not known:

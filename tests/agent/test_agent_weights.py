@@ -5,14 +5,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from agent_world import Node, eventually
 
+from llmgw.agent import report
 from llmgw.catalog.spec import FetchLimits, ModelSpec, ProfileSpec, WeightsSettings, WeightsSpec
 from llmgw.errors import LlmgwError, WeightsRefused, WeightsUnavailable
 from llmgw.facts import FailureKind, Phase, Progress, WeightsFact
 from llmgw.ids import Digest, EngineName, ModelName, ProfileName, Revision
 from llmgw.plan import Assignment
 from llmgw.store import codec, keys
+from llmgw.store.contents import contents_of
 from llmgw.store.values import Applied
 from llmgw.units import Bytes, Wall
 
@@ -240,3 +243,31 @@ async def test_what_the_catalog_in_force_wants_is_marked(node: Node, tmp_path: P
         assert cache.limits == limits
         await node.store.put(keys.APPLIED, codec.encode(replace(applied, weights=WeightsSettings())))
         await eventually(lambda: cache.limits == FetchLimits(), "downloads under way are told of other limits")
+
+
+async def test_a_catalog_that_is_whole_only_later_is_told_of_then(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a restart of the embedded store: `catalog/applied` is there, and does not change."""
+    monkeypatch.setattr(report, "HEARTBEAT", 3600.0)
+    cache = with_cache(node, tmp_path)
+    profile = ProfileSpec(name=ProfileName("p"), engine=EngineName("e"), weights=SPEC)
+    contents = contents_of({ModelName("m"): ModelSpec(name=ModelName("m"), profiles=(profile,))})
+    applied = Applied(revision=Revision("r"), digest=Digest("d"), at=Wall(1), parts=contents.parts)
+    await node.store.put(keys.APPLIED, codec.encode(applied))
+    async with node.agent():
+        assert await reported_catalog(node) is None
+        for key, value in contents.values.items():
+            await node.store.put(key, value)
+        await eventually(lambda: cache.wanted == {SPEC.source}, "what it wants is marked", timeout=10)
+        async with asyncio.timeout(10):
+            while await reported_catalog(node) != "d":
+                await asyncio.sleep(0.02)
+
+
+async def reported_catalog(node: Node) -> Digest | None:
+    """Which catalog the node reports, once it reports."""
+    async with asyncio.timeout(10):
+        while (told := await node.report()) is None:
+            await asyncio.sleep(0.02)
+    return told.catalog

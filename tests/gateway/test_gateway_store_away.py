@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from gateway_rig import Rig, echo, get, model, until
+from gateway_rig import PATIENCE, Rig, applied, echo, get, model, until
 
 from llmgw.errors import RetryableError
 from llmgw.gateway import view
@@ -90,3 +90,35 @@ async def test_a_catalog_that_is_replaced_between_two_reads_is_not_taken_for_an_
     await until(lambda: not rig.store.hurry, "it was replaced")
     await asking
     assert set(statuses) == {200}
+
+
+async def test_a_catalog_that_is_not_all_there_yet_is_served_once_it_is(rig: Rig) -> None:
+    """As after a restart of the embedded store: `catalog/applied` is there, and does not change."""
+    contents = contents_of({(spec := model("m")).name: spec})
+    await rig.store.put(keys.APPLIED, codec.encode(replace(applied(), parts=contents.parts)))
+    await rig.settle()
+    answer = await rig.post({"model": "m"})
+    assert (answer.status, answer.code) == (503, "not_ready")
+    for key, value in contents.values.items():
+        await rig.store.put(key, value)
+    await until_listed(rig, "m")
+
+
+async def test_a_catalog_of_which_something_is_missing_leaves_the_one_before_in_service(rig: Rig) -> None:
+    await rig.serving(echo)
+    contents = contents_of({(spec := model("n")).name: spec})
+    spec_key, part_key = contents.values
+    await rig.store.put(part_key, contents.values[part_key])
+    await rig.store.put(keys.APPLIED, codec.encode(replace(applied(7), parts=contents.parts)))
+    await rig.settle()
+    assert (await rig.post({"model": "m"})).status == 200
+    assert (await rig.post({"model": "n"})).status == 404
+    await rig.store.put(spec_key, contents.values[spec_key])
+    await rig.store.put(keys.APPLIED, codec.encode(replace(applied(8), parts=contents.parts)))
+    await until_listed(rig, "n")
+
+
+async def until_listed(rig: Rig, name: str) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while [one["id"] for one in (await rig.ask(get("/v1/models"))).json.get("data", ())] != [name]:
+            await asyncio.sleep(0.01)
