@@ -48,20 +48,19 @@ class Tally:
         self.add(body)
 
     def add(self, body: bytes) -> None:
-        """On the path of every piece: nothing is copied."""
+        """On the path of every piece: what is copied is little, and only of large ones, which are not to be kept."""
         if not body:
             return
         if not self._first:
             self._first = body if len(body) <= KEPT else body[:KEPT]
         if self._stream:
             self._events += body.count(b"data:")
-        self._earlier, self._before, self._last = self._before, self._last, body
+        self._earlier, self._before = self._before, self._last
+        self._last = body if len(body) <= KEPT else body[-KEPT:]
 
     def result(self) -> tuple[int, int]:
         """Tokens of the prompt and of the answer."""
-        end = self._last[-KEPT:]
-        if self._before:
-            end = self._earlier[-KEPT:] + self._before[-KEPT:] + end
+        end = self._earlier + self._before + self._last
         given, made = _counts(end)
         if given is None:  # embeddings tell it first, and so does an Anthropic stream
             given, at_first = _counts(self._first)

@@ -27,6 +27,10 @@ _STALE: Final = 1.0
 SILENCE: Final = 15.0
 """Seconds without a word from an engine's machine after which a connection is lost. An engine that thinks is not
 silent: its machine's kernel acknowledges all the same."""
+READ_AHEAD: Final = 48 * 1024
+"""Bytes that the kernel keeps of an engine's answer (it doubles that): so much comes at once, and lies here while a
+client does not take it. With the kernel's own, which grows to megabytes, a slow stream holds three times as much.
+Engines are near: at a millisecond's distance it allows 50 MB a second. Models that others run are not limited."""
 MAX_HEAD: Final = 256 * 1024
 """Bytes of an answer's status line and header fields; what has been read together with their end may be more."""
 _JOIN: Final = 128 * 1024
@@ -240,7 +244,11 @@ class EngineConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        _silence_ends(self._transport)
+        options = _SILENCE_ENDS if self._target.external is not None else (*_SILENCE_ENDS, _LITTLE_AHEAD)
+        sock = transport.get_extra_info("socket")
+        for level, name, value in options if sock is not None else ():
+            if (option := getattr(socket, name, None)) is not None:  # not every system has each
+                sock.setsockopt(level, option, value)
 
     def data_received(self, data: bytes) -> None:
         receiver = self._receiver
@@ -381,17 +389,11 @@ async def dial(target: Target, timeout: float) -> EngineConnection:
     return connection
 
 
-def _silence_ends(transport: asyncio.Transport) -> None:
-    """A machine that is cut off or dead closes nothing: what waits there would wait for a quarter of an hour."""
-    sock = transport.get_extra_info("socket")
-    for level, name, value in _SILENCE_ENDS:
-        if sock is not None and (option := getattr(socket, name, None)) is not None:  # not every system has each
-            sock.setsockopt(level, option, value)
-
-
 _SILENCE_ENDS: Final = (
     (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
     (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 5),  # seconds
     (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 5),
     (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", int(SILENCE * 1000)),
 )
+"""A machine that is cut off or dead closes nothing: what waits there would wait for a quarter of an hour."""
+_LITTLE_AHEAD: Final = (socket.SOL_SOCKET, "SO_RCVBUF", READ_AHEAD)

@@ -1,12 +1,18 @@
 """What clients can make the gateway hold is bounded, whatever they send and however little they read."""
 
 import asyncio
+import contextlib
+import gc
+import select
+import socket
+import tracemalloc
+from collections.abc import Callable, Iterator
 
-from gateway_rig import Asked, Rig, get, model, opened, post, until
+from gateway_rig import STREAM_HEAD, Asked, Rig, chunked, event, get, model, opened, post, until
 
 from llmgw.gateway.client import Limits
 from llmgw.gateway.openai import read_model, rewrite_model
-from llmgw.units import MIB, Bytes
+from llmgw.units import KIB, MIB, Bytes
 
 
 async def silent(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -57,6 +63,85 @@ async def test_answers_are_not_piled_up_for_a_client_that_asks_on_without_readin
         answer = await wire.answer()
         assert answer.status == 200
         assert len(answer.json["data"]) == 100
+
+
+def _connect(rig: Rig) -> socket.socket:
+    """A client that takes no memory to speak of in this process, and reads nothing by itself."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        sock.connect(rig.gateway.address)
+    return sock
+
+
+@contextlib.contextmanager
+def _traced() -> Iterator[Callable[[], int]]:
+    """What is allocated in the block and still there, in bytes."""
+
+    def held() -> int:
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    gc.collect()
+    tracemalloc.start()
+    try:
+        yield held
+    finally:
+        tracemalloc.stop()
+
+
+async def endless(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A stream that goes on as long as anybody takes it."""
+    piece = chunked(event("tok" * 5000))
+    writer.write(STREAM_HEAD)
+    while not writer.is_closing():
+        writer.write(piece)
+        await writer.drain()
+
+
+async def test_streams_that_nobody_reads_hold_little_each_and_their_engines_wait(rig: Rig) -> None:
+    await rig.serving(endless)
+    streams = 25
+    with _traced() as held:
+        clients = [_connect(rig) for _ in range(streams)]
+        await until(lambda: len(rig.gateway._connections) == streams, "all being connected")
+        for client in clients:
+            client.sendall(post({"model": "m", "stream": True}))
+        connections = tuple(rig.gateway._connections)
+        await until(lambda: all(each._writing_paused for each in connections), "every client being full")
+        paused = [each._exchange._connection for each in connections if each._exchange is not None]
+        assert all(each is not None and each._paused for each in paused), "so does each engine's side"
+        for _ in range(20):  # whatever is still on its way
+            await asyncio.sleep(0.005)
+        size = held()
+    each = size / streams
+    for client in clients:
+        client.close()
+    assert each < 300 * KIB, f"{each / KIB:.0f} KiB, of which the engine's side has at most 80"
+
+
+async def test_connections_that_are_kept_hold_little_each(rig: Rig) -> None:
+    await rig.serving()
+    for wire in [await rig.wire() for _ in range(2)]:  # what is there once, for all
+        wire.send(post({"model": "m"}))
+        await wire.answer()
+    count = 100
+    with _traced() as held:
+        clients = [_connect(rig) for _ in range(count)]
+        await until(lambda: len(rig.gateway._connections) == count + 2, "all being connected")
+        for client in clients:
+            client.sendall(post({"model": "m"}))
+            await until(lambda client=client: _readable(client), "an answer")
+            assert client.recv(65536).startswith(b"HTTP/1.1 200")
+        each = held() / count
+    for client in clients:
+        client.close()
+    assert each < 16 * KIB, f"{each / KIB:.1f} KiB"
+
+
+def _readable(sock: socket.socket) -> bool:
+    return bool(select.select([sock], [], [], 0)[0])
 
 
 async def test_many_small_chunks_make_one_body(rig: Rig) -> None:
