@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 from llmgw.catalog.spec import ModelSpec, spec_digest
 from llmgw.facts import Ask, Concurrency, Cordon, NodeReport, RecoveryRecord, ScalingState, Suspension, Usage
 from llmgw.ids import ModelName, NodeName, ReplicaId, SpecDigest
+from llmgw.memo import Kept
 from llmgw.plan import Assignment, ModelStatus, Rollout, Stopped
 from llmgw.store import keys
 from llmgw.store.api import Entry, Store
@@ -20,6 +21,14 @@ T = TypeVar("T")
 
 _catalogs: Final = Catalogs()
 """What was read of catalogs before; under its key it never changes, whichever store it is of."""
+
+
+def _status(raw: bytes, key: str) -> ModelStatus:
+    return decode(raw, ModelStatus, where=key)
+
+
+_statuses: Final[Kept[str, ModelStatus]] = Kept(_status)
+"""Of models, by their key: most are at each look what they were, and the same object then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +59,7 @@ async def look(store: Store) -> Seen:
     held = (await store.list(keys.SUSPENSIONS)).entries
     suspensions = {ModelName(keys.last(entry.key)): _read(entry, Suspension) for entry in held}
     models = {name: _as_suspended(spec, suspensions) for name, spec in specs.items()} if suspensions else specs
-    explained = [_read(entry, ModelStatus) for entry in (await store.list(keys.EXPLAIN)).entries]
+    explained = [_statuses.of(each.key, each.value, each.key) for each in (await store.list(keys.EXPLAIN)).entries]
     reports = [_read(entry, NodeReport) for entry in nodes if entry.key.endswith("/report")]
     assignments = [_read(entry, Assignment) for entry in nodes if "/assignments/" in entry.key]
     cordons = (await store.list(keys.CORDONS)).entries

@@ -11,13 +11,12 @@ from typing import Final
 
 from llmgw.admin.reading import Seen
 from llmgw.admin.views import count
-from llmgw.catalog.spec import ModelSpec
+from llmgw.cli.licences import Licences
 from llmgw.cli.text import short_revision
 from llmgw.facts import Phase, ReplicaFact
-from llmgw.ids import ModelName
+from llmgw.ids import ModelName, ReplicaId
 from llmgw.plan import ModelState, ModelStatus
 from llmgw.units import format_bytes, format_seconds
-from llmgw.weights.lookup import on_node
 
 _HOPEFUL: Final = 1
 """A model that failed so often and is still tried is not waited for before the ready line."""
@@ -43,7 +42,8 @@ class Narrator:
         self._watcher = "ok"
         self._stopped = False
         self._told: dict[ModelName, tuple[object, ...]] = {}
-        self._licensed: set[ModelName] = set()
+        self._licences = Licences()
+        self._looked_at: dict[ModelName, tuple[ModelStatus, ReplicaFact | None]] = {}  #: when its story was told last
         self._ready_told = False
 
     def lines(self, seen: Seen, now: float) -> list[str]:
@@ -53,9 +53,8 @@ class Narrator:
     def fetches(self, seen: Seen) -> list[Fetch]:
         """Downloads under way."""
         found = []
-        for name in sorted(seen.models):
-            replica = _replica(seen, name)
-            if replica is not None and replica.phase is Phase.FETCHING and (one := replica.progress) is not None:
+        for name, replica in sorted(_replicas(seen).items()):
+            if name in seen.models and replica.phase is Phase.FETCHING and (one := replica.progress) is not None:
                 found.append(Fetch(model=name, done=one.done, total=one.total, rate=one.rate))
         return found
 
@@ -112,29 +111,16 @@ class Narrator:
         for name in sorted(self._told.keys() - seen.models.keys()):
             del self._told[name]
             yield f"{name}: removed"
-        fetched = any(fact.entry is not None for report in seen.reports.values() for fact in report.weights)
-        for name in sorted(seen.models):
-            if fetched:
-                yield from self._licence(seen, seen.models[name])
-            status = seen.explained.get(name)
-            if status is None:
-                continue
-            key, line = _story(status, _replica(seen, name), now)
+        yield from self._licences.lines(seen)
+        replicas, before = _replicas(seen), self._looked_at
+        explained = ((name, status) for name, status in seen.explained.items() if name in seen.models)
+        self._looked_at = {name: (status, replicas.get(name)) for name, status in explained}
+        for name in sorted(name for name, these in self._looked_at.items() if these != before.get(name)):
+            key, line = _story(*self._looked_at[name], now)
             if line and key != self._told.get(name):
                 yield f"{name}: {line}"
             if line:
                 self._told[name] = key
-
-    def _licence(self, seen: Seen, spec: ModelSpec) -> Iterator[str]:
-        if spec.name in self._licensed:
-            return
-        for profile in spec.profiles:
-            for report in seen.reports.values():
-                fact = on_node(report.weights, profile.weights) if profile.weights else None
-                if fact is not None and fact.entry is not None:
-                    self._licensed.add(spec.name)
-                    yield f"{spec.name}: its weights' licence is {fact.licence or 'not stated by their source'}"
-                    return
 
 
 def _story(status: ModelStatus, replica: ReplicaFact | None, now: float) -> tuple[tuple[object, ...], str]:
@@ -180,12 +166,19 @@ def _retry(status: ModelStatus, now: float) -> str:
     return f"; next try in {format_seconds(status.retry_at - now)}"
 
 
-def _replica(seen: Seen, name: ModelName) -> ReplicaFact | None:
-    """The replica that serves or will serve the model: the one its status names, else the newest."""
-    status = seen.explained.get(name)
-    mine = [fact for report in seen.reports.values() for fact in report.replicas if fact.model == name]
-    named = [fact for fact in mine if status is not None and fact.id == status.replica]
-    return max(named or mine, key=lambda fact: fact.since, default=None)
+def _replicas(seen: Seen) -> dict[ModelName, ReplicaFact]:
+    """The replica that serves or will serve a model: the one its status names, else the newest."""
+    found: dict[ModelName, ReplicaFact] = {}
+    for fact in (fact for report in seen.reports.values() for fact in report.replicas):
+        status, before = seen.explained.get(fact.model), found.get(fact.model)
+        named = None if status is None else status.replica
+
+        def rank(one: ReplicaFact, named: ReplicaId | None = named) -> tuple[bool, float]:
+            return one.id == named, one.since
+
+        if before is None or rank(fact) > rank(before):
+            found[fact.model] = fact
+    return found
 
 
 def _state(seen: Seen, name: ModelName) -> ModelState:

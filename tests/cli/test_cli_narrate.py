@@ -1,18 +1,27 @@
 """What `llmgw up` tells, look by look. Each test reads as a story."""
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from types import CodeType, FrameType
 from typing import Any
 
 import daemon_seeds as seed
+import pytest
 
+from llmgw.admin import reading
 from llmgw.admin.reading import Seen
 from llmgw.catalog.holds import Held, HoldReason
 from llmgw.catalog.spec import ScalingSpec
+from llmgw.cli import narrate
 from llmgw.cli.narrate import Fetch, Narrator
 from llmgw.facts import Phase, Progress, ReplicaFact, WeightsFact
-from llmgw.ids import ReplicaId
+from llmgw.ids import ModelName, ReplicaId
 from llmgw.plan import ModelState, ModelStatus, Reason, Rejection, Stopped
+from llmgw.store import keys
+from llmgw.store.codec import encode
+from llmgw.store.memory import MemoryStore
 from llmgw.store.values import Applied, CatalogStatus
 from llmgw.units import GIB, MIB, Bytes, Wall
 
@@ -209,3 +218,57 @@ def test_a_local_file_has_no_licence_line_and_an_unstated_one_says_so() -> None:
     assert "smol: its weights' licence is not stated by their source" in Narrator(URL).lines(unstated, NOW)
     local = look(is_ready(), models={seed.SMOL: seed.model(seed.SMOL, "file:///m.gguf")})
     assert not any("licence" in line for line in Narrator(URL).lines(local, NOW))
+
+
+@pytest.mark.parametrize("models", [20, 200])
+def test_only_models_of_which_something_changed_are_looked_into(models: int) -> None:
+    names = [ModelName(f"m{number}") for number in range(models)]
+    specs = {name: seed.model(name, "https://models.example.org/x.gguf") for name in names}
+    idle = {name: seed.told(name, ModelState.INACTIVE, "on demand, and not asked for") for name in names}
+    replicas = (seed.ready("r1", names[7]),)
+    weights = (seed.cached(seed.SMOL_SOURCE),)
+    narrator = Narrator(URL)
+    assert len(narrator.lines(look(*idle.values(), models=specs, weights=weights), NOW)) == models + 1
+    idle[names[7]] = seed.told(names[7], ModelState.READY, replica=ReplicaId("r1"))
+    with calls_of(narrate._story.__code__) as told:
+        lines = narrator.lines(look(*idle.values(), models=specs, weights=weights, replicas=replicas), NOW)
+    assert (lines, len(told)) == (["m7: ready"], 1)
+
+
+@contextmanager
+def calls_of(code: CodeType) -> Iterator[list[int]]:
+    """One for each call meanwhile."""
+    seen: list[int] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code is code:
+            seen.append(1)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        yield seen
+    finally:
+        sys.setprofile(before)
+
+
+def test_a_licence_is_told_when_the_weights_come_or_the_model_that_wants_them() -> None:
+    narrator = Narrator(URL)
+    other = {seed.QWEN: seed.model(seed.QWEN, "https://models.example.org/x.gguf")}
+    here = (seed.cached(seed.SMOL_SOURCE),)
+    assert not [line for line in narrator.lines(look(models=other, weights=here), NOW) if "licence" in line]
+    both = {**other, seed.SMOL: seed.model(seed.SMOL, seed.SMOL_SOURCE)}
+    told = narrator.lines(look(models=both, weights=here), NOW)
+    assert "smol: its weights' licence is Apache-2.0" in told
+    assert not [line for line in narrator.lines(look(models=both, weights=here), NOW) if "licence" in line]
+
+
+async def test_what_is_known_of_a_model_is_read_anew_only_where_it_changed() -> None:
+    store = MemoryStore()
+    idle = seed.told(seed.SMOL, ModelState.INACTIVE, "on demand, and not asked for")
+    await store.put(keys.explain(seed.SMOL), encode(idle))
+    first, second = await reading.look(store), await reading.look(store)
+    assert first.explained == {seed.SMOL: idle}
+    assert second.explained[seed.SMOL] is first.explained[seed.SMOL]
+    await store.put(keys.explain(seed.SMOL), encode(is_ready()))
+    assert (await reading.look(store)).explained == {seed.SMOL: is_ready()}
