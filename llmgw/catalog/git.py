@@ -144,6 +144,12 @@ def facts(
     return Facts(commit=commit, tree=tree)
 
 
+def names(directory: Path, *, timeout: float = TIMEOUT, env: Env = None) -> list[str]:
+    """Of branches and tags, the first thousand: to tell a misspelt one. Raises as `facts`."""
+    words = ("for-each-ref", "--count=1000", "--format=%(refname:lstrip=2)", "refs/heads", "refs/tags")
+    return _git(directory, timeout, *words, env=env).stdout.decode("utf-8", "replace").split()
+
+
 def sizes(directory: Path, oids: Iterable[str], *, timeout: float = TIMEOUT, env: Env = None) -> dict[str, int]:
     """Bytes of each object. Raises as `facts`; CatalogUnreadable also for one that is not in this clone."""
     asked = "".join(f"{oid}\n" for oid in oids).encode()

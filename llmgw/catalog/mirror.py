@@ -20,6 +20,7 @@ from llmgw.catalog import git, gitrun
 from llmgw.catalog.access import advice, explained, network_environment
 from llmgw.catalog.git import NothingThere
 from llmgw.catalog.origin import Origin, Ref, RefKind
+from llmgw.catalog.schemas import did_you_mean
 from llmgw.errors import CatalogUnreadable
 from llmgw.ids import short_hash
 
@@ -119,7 +120,14 @@ class Mirror:
             raise NothingThere(
                 f"{self._origin.where}: its HEAD leads to no commit: push one, or name a branch with --branch"
             )
-        raise NothingThere(f"{self._origin.where} has no {ref}")
+        raise NothingThere(f"{self._origin.where} has no {ref}{did_you_mean(ref.name, await self._names())}")
+
+    async def _names(self) -> list[str]:
+        """Of the branches and tags over there, to tell a misspelt one; none where that cannot be asked."""
+        words = ("ls-remote", "--quiet", "--heads", "--tags", "--refs", self._origin.where)
+        answer = await self._network(*words, timeout=ASK_TIMEOUT)
+        listed = _listed(answer.out.decode("utf-8", "replace").splitlines())
+        return [name.split("/", 2)[2] for name, _ in listed]
 
     async def _pinned(self, commit: str) -> None:
         """Where a server gives no commit by its id, all branches and tags are fetched: it is in one of them."""

@@ -2,7 +2,7 @@
 
 import os
 import posixpath
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -10,6 +10,7 @@ from typing import Final
 import pathspec
 
 from llmgw.catalog import git
+from llmgw.catalog.schemas import did_you_mean
 from llmgw.catalog.source import (
     IGNORE_FILE,
     MAX_FILE,
@@ -124,9 +125,21 @@ def _facts(directory: Path, revision: str, below: str, env: git.Env, known: Read
     if facts is None and revision == "HEAD":
         raise CatalogUnreadable(f"the repository of {directory} has no commit yet at its HEAD: push or commit one")
     if facts is None:
-        raise NoRevision(f"no revision {quoted(revision)} in the repository of {directory}: `git log` lists them")
+        raise NoRevision(_missing(directory, revision, git.names(root, env=env)))
     known.facts = (of, facts)
     return facts
+
+
+_KINDS: Final = {"refs/heads/": ("branch", "git branch"), "refs/tags/": ("tag", "git tag")}
+"""Of what a name may say it is: what people call it, and what lists them."""
+
+
+def _missing(directory: Path, revision: str, names: Sequence[str]) -> str:
+    prefix = next((prefix for prefix in _KINDS if revision.startswith(prefix)), "")
+    kind, lists = _KINDS.get(prefix, ("revision", "git log"))
+    name = revision.removeprefix(prefix)
+    hint = did_you_mean(name, names) or f": `{lists}` lists them"
+    return f"no {kind} {quoted(name)} in the repository of {directory}{hint}"
 
 
 def _ignored(objects: _Objects, tree: Tree) -> tuple[pathspec.GitIgnoreSpec, list[Problem]]:

@@ -176,6 +176,13 @@ async def test_a_deleted_branch_is_told_and_found_again_when_it_is_back(pushed: 
         assert await follower.commit() == head
 
 
+async def test_a_branch_that_is_misspelt_is_told_which_one_is_meant(pushed: Pushed, tmp_path: Path) -> None:
+    pushed.push({"a.yaml": model("a")})
+    git(pushed.work, "push", "-q", "origin", "main:clusters/home")
+    async with following(elsewhere(pushed.url, tmp_path, ref=branch("cluster/home"))) as follower:
+        assert (await follower.trouble()).endswith("has no branch cluster/home; did you mean 'clusters/home'?")
+
+
 async def test_the_default_branch_is_whatever_the_repository_calls_it(pushed: Pushed, tmp_path: Path) -> None:
     async with following(elsewhere(pushed.url, tmp_path)) as follower:
         assert await follower.commit() == pushed.head

@@ -54,6 +54,22 @@ def test_any_name_that_git_has_for_a_commit_will_do(catalog: Path) -> None:
     assert names(dict(read_revision(catalog, "HEAD~1").files)) == ["a.yaml", "more/b.yml"]
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("refs/heads/mian", "no branch 'mian' in the repository of {}; did you mean 'main'?"),
+        ("refs/heads/nope", "no branch 'nope' in the repository of {}: `git branch` lists them"),
+        ("refs/tags/v9", "no tag 'v9' in the repository of {}: `git tag` lists them"),
+        ("relase-1", "no revision 'relase-1' in the repository of {}; did you mean 'release-1'?"),
+    ],
+)
+def test_a_branch_or_tag_that_is_misspelt_is_told_which_one_is_meant(catalog: Path, name: str, told: str) -> None:
+    git(catalog, "tag", "release-1")
+    with pytest.raises(CatalogUnreadable) as raised:
+        read_revision(catalog, name)
+    assert str(raised.value) == told.format(catalog)
+
+
 @pytest.mark.parametrize("name", ["nope", "HEAD~9", "--output=/tmp/x", "-h", "HEAD:catalog", "", "a\nb"])
 def test_what_is_no_commit_is_told(catalog: Path, name: str) -> None:
     with pytest.raises(CatalogUnreadable, match="no revision"):
