@@ -98,7 +98,7 @@ def build_profile(value: Mapping[str, Any], canonical: Canonical) -> ProfileSpec
 
 
 def _external(value: Mapping[str, Any]) -> ExternalSpec:
-    given = _given(value, url=_base_url, model=str, api_key=lambda ref: SecretRef(**ref))
+    given = _given(value, url=_base_url, model=str, max_requests=int, api_key=lambda ref: SecretRef(**ref))
     return ExternalSpec(**given)
 
 

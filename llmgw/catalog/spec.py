@@ -138,11 +138,13 @@ class PlacementSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalSpec:
     """Where a model is that llmgw does not run. `url`: as an OpenAI client would be given it; without a path, `/v1`.
-    `api_key`: read where the gateway runs. `model`: what it is called there; None: as here."""
+    `api_key`: read where the gateway runs. `model`: what it is called there; None: as here. `max_requests`: that a
+    gateway sends there at once; None or 0: what comes."""
 
     url: str
     api_key: SecretRef | None = None
     model: str | None = None
+    max_requests: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -207,7 +207,7 @@ def _external(model: ModelSpec, external: ExternalSpec) -> Endpoint:
     """It is ready as long as the catalog has it: how it is shows in its answers."""
     return Endpoint(
         id=ReplicaId(f"external:{model.name}"), model=model.name, url=external.url, names=model.names,
-        engine=EngineName("external"), external=external,
+        engine=EngineName("external"), external=external, slots=external.max_requests or None,
     )  # fmt: skip
 
 

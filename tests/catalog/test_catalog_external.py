@@ -20,11 +20,11 @@ def loaded(*documents: str) -> Loaded:
 
 
 def test_a_model_that_others_run_is_an_address_a_key_and_a_name() -> None:
-    text = external("url: 'https://api.example.org/v2/', api_key: {from_env: KEY}, model: org/far")
+    text = external("url: 'https://api.example.org/v2/', api_key: {from_env: KEY}, model: org/far, max_requests: 20")
     spec = loaded(text).catalog.models[ModelName("far")]
     assert spec.external == ExternalSpec(
-        url="https://api.example.org/v2", api_key=SecretRef(from_env="KEY"), model="org/far"
-    )
+        url="https://api.example.org/v2", api_key=SecretRef(from_env="KEY"), model="org/far", max_requests=20
+    )  # fmt: skip
     assert spec.profiles == ()
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from gateway_rig import Asked, FakeEngine, Rig, echo, model, say
+from gateway_rig import Asked, FakeEngine, Rig, echo, model, say, until
 
 from llmgw.catalog.spec import ExternalSpec, ModelSpec, SecretRef, VariantSpec
 from llmgw.gateway import upstream
@@ -62,6 +62,30 @@ async def test_it_is_listed_as_ready_and_its_answers_come_through_whatever_they_
     assert (listed.json["id"], listed.json["state"]) == ("far", ModelState.READY)
     answer = await rig.post({"model": "far"})
     assert (answer.status, answer.headers["retry-after"], answer.json["error"]["message"]) == (429, "7", "slow down")
+
+
+async def test_no_more_than_its_limit_are_sent_there_at_once_and_the_others_wait_for_their_turn(rig: Rig) -> None:
+    let_go = asyncio.Event()
+
+    async def slow(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await let_go.wait()
+        await echo(asked, reader, writer)
+
+    engine = await rig.engine(slow)
+    await rig.catalog(elsewhere(engine.url, max_requests=2))
+    answers = [asyncio.create_task(rig.post({"model": "far"})) for _ in range(5)]
+    await until(lambda: rig.metric("llmgw_gateway_queued", model="far") == 3, "three waiting")
+    await until(lambda: len(engine.asked) == 2, "two asked")
+    let_go.set()
+    assert {answer.status for answer in await asyncio.gather(*answers)} == {200}
+    assert len(engine.asked) == 5
+
+    let_go.clear()
+    await rig.catalog(elsewhere(engine.url, max_requests=0))
+    answers = [asyncio.create_task(rig.post({"model": "far"})) for _ in range(5)]
+    await until(lambda: len(engine.asked) == 10, "all asked at once")
+    let_go.set()
+    await asyncio.gather(*answers)
 
 
 async def test_without_a_key_none_is_sent(rig: Rig) -> None:
