@@ -22,6 +22,8 @@ class Params:
 
 def params_of(model: ModelSpec) -> dict[str, Params]:
     """By name, alias and variant; those of which nothing is to become are left out."""
+    if not (model.variants or model.strip_params or model.set_params or model.default_params):
+        return {}  # as most; of ten thousand models this is asked while requests wait
     own = _over(None, model)
     found = dict.fromkeys((model.name, *model.aliases), own) if own is not None else {}
     for variant in model.variants:

@@ -18,6 +18,7 @@ from llmgw.gateway.openai import ApiError, Code, shown
 from llmgw.gateway.params import Params, params_of
 from llmgw.gateway.surface import DECLARED
 from llmgw.ids import EngineName, ModelName, ReplicaId
+from llmgw.memo import Kept
 from llmgw.plan import Endpoint, ModelState, ModelStatus, Stopped
 from llmgw.store.values import Applied
 from llmgw.units import Bytes, Seconds, Wall, format_bytes, format_seconds
@@ -126,27 +127,29 @@ class RoutingTable:
         stopped: Stopped | None,
     ) -> "RoutingTable":
         """Endpoints of models that the catalog does not have are left out: traffic stops before the engine does."""
-        catalog = {model.name: model for model in models} if applied else {}
-        by_model = {name: (_external(model, model.external),) for name, model in catalog.items() if model.external}
+        fixed = _fixed.of(None, tuple(models) if applied else ())
+        catalog, by_model = fixed.models, dict(fixed.external)
         for endpoint in endpoints:
             if endpoint.model in catalog:
                 by_model[endpoint.model] = (*by_model.get(endpoint.model, ()), endpoint)
         told = {status.model: status for status in statuses}
-        own = {name: _resolve(model, by_model.get(name, ()), told.get(name)) for name, model in catalog.items()}
-        lazy = {model.name for model in catalog.values() if _on_demand(model)}
-        stand_ins = {name: found for name in own if (found := _stand_in(name, own, told, lazy)) is not None}
+        own = {
+            name: _resolution.of(name, model, by_model.get(name, ()), told.get(name))
+            for name, model in catalog.items()
+        }  # fmt: skip
+        helped = [status.model for status in told.values() if status.fallback is not None and status.model in own]
+        stand_ins = {name: found for name in helped if (found := _stand_in(name, own, told, fixed.lazy)) is not None}
         names: dict[str, Resolution] = {}
         strict: dict[str, Resolution] = {}
-        for model in catalog.values():
-            for name in model.names:
-                names.setdefault(name, stand_ins.get(model.name) or own[model.name])
-                if model.name in stand_ins:
-                    strict.setdefault(name, own[model.name])
+        for name, model in fixed.names.items():
+            stand_in = stand_ins.get(model)
+            names[name] = stand_in or own[model]
+            if stand_in is not None:
+                strict[name] = own[model]
         return cls(
             applied=applied, stopped=stopped, models=catalog, statuses=told, endpoints=by_model, names=names,
-            strict=strict, params={name: each for model in catalog.values() for name, each in params_of(model).items()},
+            strict=strict, params=fixed.params, affinity=fixed.affinity,
             lacking={name: lacks for name, some in by_model.items() if (lacks := _lacking(some))},
-            affinity={name: Affinity.of(model.affinity) for name, model in catalog.items() if model.affinity},
         )  # fmt: skip
 
     def resolve(self, name: str, *, fallback: bool = True) -> Resolution:
@@ -194,6 +197,37 @@ class RoutingTable:
         return Refusal(status=404, code=Code.MODEL_NOT_FOUND, message=message)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fixed:
+    """What a table has of its models' specs alone."""
+
+    models: Mapping[ModelName, ModelSpec]
+    names: Mapping[str, ModelName]  #: each name and alias, and whose it is
+    lazy: frozenset[ModelName]
+    params: Mapping[str, Params]
+    affinity: Mapping[ModelName, Affinity]
+    external: Mapping[ModelName, tuple[Endpoint, ...]]
+
+    @classmethod
+    def of(cls, models: Iterable[ModelSpec]) -> "_Fixed":
+        catalog = {model.name: model for model in models}
+        names: dict[str, ModelName] = {}
+        for model in catalog.values():
+            for name in model.names:
+                names.setdefault(name, model.name)
+        return cls(
+            models=catalog,
+            names=names,
+            lazy=frozenset(name for name, model in catalog.items() if _on_demand(model)),
+            params={name: each for model in catalog.values() for name, each in params_of(model).items()},
+            affinity={name: Affinity.of(model.affinity) for name, model in catalog.items() if model.affinity},
+            external={name: (_external(one, one.external),) for name, one in catalog.items() if one.external},
+        )
+
+
+_fixed: Final[Kept[None, _Fixed]] = Kept(_Fixed.of)
+
+
 def _lacking(endpoints: Iterable[Endpoint]) -> Lacking:
     found: dict[str, frozenset[ReplicaId]] = {}
     for endpoint in endpoints:
@@ -233,6 +267,10 @@ def _resolve(model: ModelSpec, endpoints: tuple[Endpoint, ...], status: ModelSta
         return refusal
     return Hold(model.name, status, wants=(model.name,), verdict=refusal)
 
+
+_resolution: Final[Kept[ModelName, Resolution]] = Kept(_resolve)
+"""Of each model, while neither its spec nor its endpoints nor what the controller says of it change: one replica more,
+of one of ten thousand models, must not keep requests waiting while the others' are worked out again."""
 
 _ANSWERED_BY_ASKING: Final = frozenset((Code.MODEL_INACTIVE, Code.MODEL_UNSCHEDULABLE))
 

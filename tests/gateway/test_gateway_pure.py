@@ -1,13 +1,13 @@
 """The gateway's pure parts: names, answers, balance, bodies, framing."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmgw.catalog.spec import ModelSpec, ProfileSpec
+from llmgw.catalog.spec import ModelSpec, ProfileSpec, ScalingSpec
 from llmgw.gateway import surface
 from llmgw.gateway.admission import Admission, Buffers
 from llmgw.gateway.balance import pick
@@ -300,3 +300,38 @@ def test_an_old_client_is_told_by_a_reset_that_a_body_is_not_complete() -> None:
     assert b"Connection: close" not in old.head(answered(200, ()), None)  # HTTP/1.0 takes that for granted
     assert not old.keep_alive
     assert old.broken_off(LOST) is None
+
+
+@pytest.mark.parametrize("models", [20, 200])
+def test_of_a_table_only_what_became_other_is_worked_out_anew(models: int) -> None:
+    specs = [spec(f"{models}-{number}", f"alias-{models}-{number}") for number in range(models)]
+    statuses = [ModelStatus(model=one.name, state=ModelState.INACTIVE, reason="not wanted") for one in specs]
+    before = built(specs, statuses)
+    statuses[3] = ModelStatus(model=specs[3].name, state=ModelState.FAILED, reason="it failed")
+    endpoint = ready(specs[5].name)
+    after = built(specs, statuses, endpoint)
+    other = [name for name, found in after.names.items() if found is not before.names[name]]
+    assert other == [name for number in (3, 5) for name in specs[number].names]
+    assert after.resolve(specs[5].name) == Route(specs[5].name, (endpoint,))
+    refused = after.resolve(f"alias-{models}-3")
+    assert isinstance(refused, Refusal)
+    assert "it failed" in refused.message
+    gone = built([one for one in specs if one is not specs[5]], statuses, endpoint)
+    assert gone.endpoints == {}
+    assert specs[5].name not in gone.names
+
+
+def test_a_table_depends_on_nothing_that_was_before() -> None:
+    name = ModelName("same-name")
+    lazy = replace(spec(name), scaling=ScalingSpec(on_demand=True, min=0))
+    idle = ModelStatus(model=name, state=ModelState.INACTIVE, reason="not asked for")
+    for model, held in ((spec(name), False), (lazy, True), (replace(lazy, suspend=True), False), (lazy, True)):
+        assert isinstance(built([model], [idle]).resolve(name), Hold) == held
+    renamed = replace(lazy, aliases=("new",), set_params={"seed": 1})
+    assert set(built([renamed], [idle]).names) == {name, "new"}
+    assert set(built([renamed], [idle]).params) == {name, "new"}
+    assert built([lazy], [idle]).params == {}
+
+
+def built(specs: list[ModelSpec], statuses: list[ModelStatus], *endpoints: Endpoint) -> RoutingTable:
+    return RoutingTable.build(applied=APPLIED, models=specs, endpoints=endpoints, statuses=statuses, stopped=None)
