@@ -52,8 +52,13 @@ def plan_output(
         for row in action.starts.fetch
         if not row.local
     }
-    moved = {action.model for action in actions}
-    routed = tuple(row for row in routes if row.model not in moved)
+    thought = seen.thought.plan
+    spoken_of = {
+        *(action.model for action in actions),
+        *(refusal.model for refusal in thought.unschedulable),
+        *thought.waiting,
+    }
+    routed = tuple(row for row in routes if row.model not in spoken_of)
     return PlanOutput(
         valid=True,
         revision=seen.end.catalog.revision,
@@ -77,17 +82,19 @@ def plan_output(
 
 
 def route_rows(before: Catalog, after: Catalog) -> tuple[RouteRow, ...]:
-    """What changes how requests are treated, and restarts nothing, by model."""
+    """What changes how requests are treated, and restarts nothing, by model. Models that come or go are among them."""
     rows: dict[ModelName, list[str]] = {}
     for change in diff(before, after):
-        if change.model is not None and change.effect is Effect.ROUTING:
+        if change.model is not None and (change.effect is Effect.ROUTING or not change.path):
             rows.setdefault(change.model, []).append(_change(change))
     return tuple(RouteRow(model=model, changes=tuple(changes)) for model, changes in rows.items())
 
 
 def _change(change: Change) -> str:
-    """`aliases: + fast`, `profiles.gpu.weight: 1 -> 2`"""
+    """`aliases: + fast`, `profiles.gpu.weight: 1 -> 2`, `added (external: https://api.example.org/v1)`"""
     match change.kind:
+        case ChangeKind.ADDED | ChangeKind.REMOVED if not change.path:
+            return f"{change.kind} ({change.new or change.old})"
         case ChangeKind.ADDED:
             return f"{change.path}: + {change.new}"
         case ChangeKind.REMOVED:

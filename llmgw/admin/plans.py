@@ -73,7 +73,8 @@ class ActionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteRow:
-    """A model that is served under other names or with other shares of traffic, and whose engines go on."""
+    """A model that is served under other names or with other shares of traffic, and whose engines go on; or one that
+    comes or goes and has none now: an external one, or one on demand."""
 
     model: str
     changes: tuple[str, ...]

@@ -63,9 +63,10 @@ def told(plan: PlanOutput, now: float = 0.0) -> Iterator[str]:
     for action in plan.actions:
         yield ""
         yield from _action(action)
-    for row in plan.routes:
+    for row in plan.routes[:MOST]:
         yield ""
         yield f"  {SIGNS['route']} {'route':<9} {row.model}: {'; '.join(row.changes)}; nothing restarts"
+    yield from _more(len(plan.routes) - MOST, "model", indent="  ")
     for heading, lines in (
         ("Cannot be placed:", list(_refused(plan.refused, plan.models))),
         ("Waiting:", list(_waiting(plan, now))),

@@ -5,18 +5,27 @@ from dataclasses import replace
 from forecast_worlds import BOX, DEN, NOW, known, model, report, running
 
 from llmgw.admin.planning import plan_output, route_rows
-from llmgw.admin.plans import ActionRow, PlanOutput
-from llmgw.catalog.spec import Catalog, ClusterSpec, NodeSpec, ReserveSpec, ScalingSpec, WeightsSpec
+from llmgw.admin.plans import ActionRow, PlanOutput, RouteRow
+from llmgw.catalog.spec import (
+    Catalog,
+    ClusterSpec,
+    ExternalSpec,
+    ModelSpec,
+    NodeSpec,
+    ReserveSpec,
+    ScalingSpec,
+    WeightsSpec,
+)
 from llmgw.facts import Cordon, Phase, WeightsFact
-from llmgw.ids import Digest, NodeName, Revision
+from llmgw.ids import Digest, ModelName, NodeName, Revision
 from llmgw.schedule.forecast import forecast
 from llmgw.schedule.think import Known
 from llmgw.units import GIB, Bytes
 from llmgw.weights.naming import entry_name
 
 
-def told(world: Known) -> PlanOutput:
-    return plan_output(forecast(world, NOW))
+def told(world: Known, routes: tuple[RouteRow, ...] = ()) -> PlanOutput:
+    return plan_output(forecast(world, NOW), routes=routes)
 
 
 def kinds(plan: PlanOutput) -> list[tuple[str, str, str | None, str | None]]:
@@ -145,6 +154,25 @@ def test_routes_are_what_changes_requests_alone() -> None:
     ((name, changes),) = [(row.model, row.changes) for row in route_rows(catalog(), catalog(aliases=("fast",)))]
     assert (name, len(changes)) == ("a", 1)
     assert "fast" in changes[0]
+
+
+def test_a_model_that_comes_or_goes_without_an_engine_is_told_as_a_route() -> None:
+    outside = ModelSpec(name=ModelName("far"), profiles=(), external=ExternalSpec(url="https://api.example.org/v1"))
+    idle = replace(model("idle", 4), scaling=ScalingSpec(on_demand=True))
+    began = known([idle])
+    before, after = began.catalog, replace(began.catalog, models={outside.name: outside})
+    rows = route_rows(before, after)
+    assert [(row.model, row.changes) for row in rows] == [
+        ("far", ("added (external: https://api.example.org/v1)",)),
+        ("idle", ("removed (1 profile: p (cpu))",)),
+    ]
+    plan = told(replace(began, catalog=after), routes=rows)
+    assert (plan.actions, plan.routes, plan.changes) == ((), rows, True)
+
+    eager = known([model("a", 4)])
+    rows = route_rows(replace(eager.catalog, models={}), eager.catalog)
+    assert [row.model for row in rows] == ["a"]
+    assert told(eager, routes=rows).routes == (), "its launch is told"
 
 
 def test_a_suspended_model_that_runs_an_older_version_is_told_as_that() -> None:
