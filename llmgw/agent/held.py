@@ -13,6 +13,7 @@ from llmgw.agent import launch, logs, process, records, rotation
 from llmgw.agent.around import Around
 from llmgw.agent.cgroups import OomKills
 from llmgw.agent.ending import Ending, Target, find, run_stop_command
+from llmgw.agent.listening import Stranger, stranger
 from llmgw.agent.probing import Asker
 from llmgw.agent.records import Record
 from llmgw.agent.watch import Watch
@@ -57,6 +58,13 @@ class Held:
     def asker(self) -> Asker:
         assert self.record is not None, "there is an address once there is a process"
         return Asker(self.record.url, engine_key(self._around.secret, self._assignment.replica))
+
+    async def stranger(self) -> Stranger | None:
+        """Who answers on its port in its place, where that can be told."""
+        target = self.target
+        assert self.record is not None
+        assert target is not None
+        return await asyncio.to_thread(stranger, self._around.host, self.record.port, target)
 
     def failure(self, kind: FailureKind, reason: str, *, quote: bool = False) -> Failure:
         """`quote`: with the log's last words."""

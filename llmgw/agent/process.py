@@ -206,6 +206,14 @@ def has_mark(pid: int, mark: str) -> bool:
         return False
 
 
+def mark_of(pid: int) -> str | None:
+    """The mark of whichever replica it belongs to; None: of none, or it cannot be read."""
+    try:
+        return psutil.Process(pid).environ().get(MARK_VARIABLE)
+    except (psutil.Error, OSError):
+        return None
+
+
 def send(identity: Identity, number: signal.Signals) -> None:
     """Signal that very process; nobody else, should it be gone meanwhile."""
     with suppress(ProcessLookupError, PermissionError):

@@ -299,7 +299,6 @@ class Replica:
         failure = await starting.until_ready(engine, self.assignment, held, clock, self._ready_by)
         if failure is not None:
             return None if self._judging else life.ProbesFailed(failure)
-        # Another program on its port may have answered in its place: its own exit then tells.
         return life.ProbesPassed() if held.alive else None
 
     async def _serve(self) -> life.Event | None:

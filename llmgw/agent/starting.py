@@ -11,6 +11,9 @@ from llmgw.units import Mono, format_seconds
 
 _FIRST: Final = 0.02  #: seconds between probes, growing to
 _SLOWEST: Final = 1.0
+_DOUBTED: Final = 0.25  #: seconds between two looks who answers
+_SETTLED: Final = 5.0
+"""Seconds after which an engine whose port somebody else has would have ended. Who answers still does so for it."""
 _SHARE: Final = 0.04
 """An engine is asked again after this share of the time it has taken so far, so that asking adds no more than that."""
 
@@ -28,12 +31,16 @@ async def until_ready(
             return held.failure(FailureKind.HANG, text, quote=True)
         held.look_at_groups()  # what a wrapper moved the engine into, before it may die there
         readiness, said = await asker.probe(engine, left[0], at_most=time_left)
+        other = None if readiness is Readiness.LOADING else await held.stranger()
+        doubted = other is not None and (other.certain or clock.now().mono - began < _SETTLED)
+        if doubted:
+            readiness, said = Readiness.LOADING, str(other)
         match readiness:
             case Readiness.READY:
                 del left[0]
             case Readiness.BROKEN:
                 return held.failure(FailureKind.TERMINAL, f"it will never be ready ({said})", quote=True)
             case Readiness.LOADING:
-                wait = max(_FIRST, (clock.now().mono - began) * _SHARE)
+                wait = max(_DOUBTED if doubted else _FIRST, (clock.now().mono - began) * _SHARE)
                 await clock.sleep(min(_SLOWEST, wait, time_left))
     return None

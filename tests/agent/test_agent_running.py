@@ -4,16 +4,21 @@ import asyncio
 import os
 import signal
 import stat
+import subprocess
+import sys
 from dataclasses import replace
 
 import httpx
-from agent_world import NODE, SECRET, Node, alive, eventually, pids_in
+import pytest
+from agent_world import NODE, SECRET, Node, ScriptEngine, alive, eventually, pids_in
 
 from llmgw.agent.fingerprints import Fingerprints
+from llmgw.agent.process import MARK_VARIABLE
 from llmgw.agent.report import Reporter, Wanted
-from llmgw.catalog.spec import SecretRef
-from llmgw.engine.api import engine_key
-from llmgw.facts import FailureKind, Phase
+from llmgw.catalog.spec import ProfileSpec, SecretRef
+from llmgw.engine.api import LaunchSpec, Slot, engine_key
+from llmgw.engine.manager import Engines
+from llmgw.facts import FailureKind, Level, Phase
 from llmgw.ids import ReplicaId
 from llmgw.store import keys
 from llmgw.units import Seconds
@@ -172,6 +177,64 @@ async def test_a_port_taken_meanwhile_is_retried_on_another_and_is_no_failure(no
         assert fact.url.endswith(str(second))
         assert fact.failure is None
         assert "port taken" in node.reasons()
+
+
+class Overtaken(ScriptEngine):
+    """Its first port is taken by another program as soon as it has been chosen; with a mark, as another's engine is."""
+
+    def __init__(self, mark: str | None, says: int) -> None:
+        """`says`: the status of its answers."""
+        super().__init__()
+        self.mark, self.says = mark, says
+        self.strangers: list[subprocess.Popen[bytes]] = []
+
+    def launch(self, profile: ProfileSpec, slot: Slot, level: Level) -> LaunchSpec:
+        if not self.strangers:
+            env = {**os.environ, **({} if self.mark is None else {MARK_VARIABLE: self.mark})}
+            argv = [sys.executable, "-S", "-c", STRANGER, str(slot.port), str(self.says)]
+            other = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE)
+            self.strangers.append(other)
+            assert other.stdout is not None
+            other.stdout.readline()
+        return super().launch(profile, slot, level)
+
+
+STRANGER = """
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(int(sys.argv[2]))
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+    def log_message(self, *args):
+        pass
+server = HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler)
+print("listening", flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.mark.parametrize(
+    ("mark", "says"),
+    [("of-another", 200), (None, 500)],
+    ids=["another's engine: ready", "a program: never to be ready"],
+)
+async def test_what_another_program_on_its_port_answers_says_nothing_of_a_replica(
+    node: Node, mark: str | None, says: int
+) -> None:
+    engine = node.engine = Overtaken(mark, says)
+    node.engines = Engines(by_name={engine.name: engine})
+    try:
+        async with node.agent():
+            _, fact = await node.ready(args=("slow",))  # it tries to have its port a while after it was started
+            assert len(engine.ports_used) == 2
+            assert fact.url == f"http://127.0.0.1:{engine.ports_used[1]}"
+            assert node.reasons().count("ready") == 1
+    finally:
+        for other in engine.strangers:
+            other.kill()
+            other.communicate()
 
 
 async def test_ports_that_are_always_taken_are_a_failure_after_five_tries(node: Node) -> None:
