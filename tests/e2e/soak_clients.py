@@ -19,8 +19,8 @@ PATIENCE: Final = 90.0
 
 PATHS: Final = {"completion": "/v1/completions", "embedding": "/v1/embeddings"}
 BODIES: Final[dict[str, dict[str, Any]]] = {
-    "chat": {"messages": [{"role": "user", "content": "Who are you?"}]},
-    "completion": {"prompt": "I am"},
+    "chat": {"max_tokens": 8, "messages": [{"role": "user", "content": "Who are you?"}]},
+    "completion": {"max_tokens": 8, "prompt": "I am"},
     "embedding": {"input": "I am"},
 }
 
