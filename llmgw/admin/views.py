@@ -1,6 +1,8 @@
 """Answers from store values. Pure: no I/O, no clock."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
 
 from llmgw import __version__
 from llmgw.admin.member_views import member_rows
@@ -30,7 +32,8 @@ from llmgw.catalog.holds import Held
 from llmgw.catalog.spec import ModelSpec
 from llmgw.errors import Problem
 from llmgw.facts import Event, Footprint, Phase, Progress, ReplicaFact, Suspension
-from llmgw.ids import ModelName, NodeName, ReplicaId
+from llmgw.ids import ModelName, NodeName, ReplicaId, Revision
+from llmgw.memo import Kept
 from llmgw.plan import Assignment, ModelState, ModelStatus, Stopped, Want
 from llmgw.store.values import CatalogStatus
 from llmgw.units import Wall
@@ -60,8 +63,8 @@ def _unknown_nodes(seen: Seen) -> tuple[str, ...]:
 
 def models(seen: Seen, now: Wall) -> ModelsOutput:
     """The models of the catalog in force, in name order. One that left is gone here while its engine still drains."""
-    fetching = _fetching(seen)
-    rows = (model_row(seen, seen.models[name], now, fetching) for name in sorted(seen.models))
+    of_replicas = _of_replicas(seen)
+    rows = (_model_row(seen, seen.models[name], now, of_replicas) for name in sorted(seen.models))
     return ModelsOutput(models=tuple(rows))
 
 
@@ -147,16 +150,59 @@ def _suspension(word: Suspension | None) -> SuspendedRow | None:
     return None if word is None else SuspendedRow(at=word.at, by=word.by)
 
 
-def model_row(
-    seen: Seen, spec: ModelSpec, now: Wall, fetching: Mapping[ModelName, Sequence[FetchRow]] | None = None
-) -> ModelRow:
-    """A model as the controller explained it last; one it has not looked at yet counts as loading. `fetching`: as told
-    of all models, where that was found already."""
-    told = seen.explained.get(spec.name) or ModelStatus(
-        model=spec.name, state=ModelState.LOADING, reason="not looked at yet"
+def model_row(seen: Seen, spec: ModelSpec, now: Wall) -> ModelRow:
+    """A model as the controller explained it last; one it has not looked at yet counts as loading."""
+    return _model_row(seen, spec, now, _of_replicas(seen))
+
+
+@dataclass(frozen=True, slots=True)
+class _OfReplicas:
+    """What of all replicas is told of their models."""
+
+    footprints: Mapping[ReplicaId, Footprint]  #: that their placement counted
+    fetching: Mapping[ModelName, tuple[FetchRow, ...]]
+
+
+def _of_replicas(seen: Seen) -> _OfReplicas:
+    footprints = {id: each.footprint for id, each in seen.assignments.items() if each.footprint is not None}
+    fetching: dict[ModelName, tuple[FetchRow, ...]] = {}
+    for node in sorted(seen.reports):
+        for fact in seen.reports[node].replicas:
+            if fact.footprint is not None:
+                footprints[fact.id] = fact.footprint
+            if fact.phase is Phase.FETCHING and fact.progress is not None:
+                row = FetchRow(node=node, replica=fact.id, progress=_progress(fact.progress))
+                fetching[fact.model] = (*fetching.get(fact.model, ()), row)
+    return _OfReplicas(footprints, fetching)
+
+
+def _model_row(seen: Seen, spec: ModelSpec, now: Wall, of_replicas: _OfReplicas) -> ModelRow:
+    told = seen.explained.get(spec.name)
+    replica = None if told is None else told.replica
+    return _rows.of(
+        spec.name,
+        spec,
+        told,
+        (of_replicas.footprints.get(replica) if replica is not None else None) or (told.footprint if told else None),
+        seen.suspensions.get(spec.name),
+        seen.applied.revision if seen.applied else None,
+        of_replicas.fetching.get(spec.name, ()),
+        # One that is due waits for what the reason names: it comes at any moment, and not in the past.
+        None if told is None or told.retry_at is None else max(told.retry_at, now),
     )
+
+
+def _row(
+    spec: ModelSpec,
+    told: ModelStatus | None,
+    footprint: Footprint | None,
+    suspension: Suspension | None,
+    revision: Revision | None,
+    fetching: tuple[FetchRow, ...],
+    retry_at: Wall | None,
+) -> ModelRow:
+    told = told or ModelStatus(model=spec.name, state=ModelState.LOADING, reason="not looked at yet")
     profile = next((p for p in spec.profiles if p.name == told.profile), spec.profiles[0] if spec.profiles else None)
-    footprint = _footprint(seen, told.replica) or told.footprint
     return ModelRow(
         name=spec.name,
         aliases=spec.aliases,
@@ -172,36 +218,22 @@ def model_row(
         replica=told.replica,
         since=told.since or None,
         attempts=told.attempts,
-        # One that is due waits for what the reason names: it comes at any moment, and not in the past.
-        retry_at=None if told.retry_at is None else max(told.retry_at, now),
+        retry_at=retry_at,
         progress=None if told.progress is None else _progress(told.progress),
         revision=told.revision,
         footprint=footprint.host if footprint else None,
         footprint_source=footprint.source if footprint else None,
         level=told.level,
         suspended=spec.suspend,
-        suspension=_suspension(seen.suspensions.get(spec.name)),
-        spec_revision=told.spec_revision or (seen.applied.revision if seen.applied else None),
+        suspension=_suspension(suspension),
+        spec_revision=told.spec_revision or revision,
         rollout_failed=told.rollout_failed or None,
-        fetching=tuple((_fetching(seen) if fetching is None else fetching).get(spec.name, ())),
+        fetching=fetching,
     )
 
 
-def _fetching(seen: Seen) -> dict[ModelName, list[FetchRow]]:
-    found: dict[ModelName, list[FetchRow]] = {}
-    for node in sorted(seen.reports):
-        for fact in seen.reports[node].replicas:
-            if fact.phase is Phase.FETCHING and fact.progress is not None:
-                row = FetchRow(node=node, replica=fact.id, progress=_progress(fact.progress))
-                found.setdefault(fact.model, []).append(row)
-    return found
-
-
-def _footprint(seen: Seen, replica: ReplicaId | None) -> Footprint | None:
-    """What the placement of a model's replica counted."""
-    facts = (fact.footprint for report in seen.reports.values() for fact in report.replicas if fact.id == replica)
-    assignment = seen.assignments.get(replica) if replica is not None else None
-    return next(facts, None) or (assignment.footprint if assignment else None)
+_rows: Final[Kept[ModelName, ModelRow]] = Kept(_row)
+"""While all that they tell is the same: who looks once a second at ten thousand models sees few of them change."""
 
 
 def count(number: int, noun: str) -> str:
