@@ -91,3 +91,10 @@ def test_pre_commit_installs_the_hook_and_refuses_what_would_not_be_served(tmp_p
     assert done.returncode == 0, done.stderr
     assert "llmgw validate" in done.stderr
     assert "Passed" in done.stderr
+
+    (repo.path / "catalog" / "base.yaml").write_text("apiVersion: llmgw/v1\nkind: Template\nname: base\n")
+    repo.git("add", ".")
+    assert repo.commit(VALID.replace("external", "extends: base\nexternal"), "-a").returncode == 0
+    repo.git("rm", "-q", "catalog/base.yaml")
+    refused = repo.git("commit", "-m", "nothing but a removal")
+    assert "catalog/a.yaml:4:10: $.extends: no template 'base'" in refused.stderr
