@@ -13,6 +13,7 @@ from llmgw.admin.bodies import read_body
 from llmgw.admin.planning import plan_output, route_rows
 from llmgw.admin.plans import PlanOutput, PlanRequest
 from llmgw.admin.views import hold, problem_rows
+from llmgw.catalog.commits import Pushed
 from llmgw.catalog.holds import Held
 from llmgw.catalog.load import Loaded
 from llmgw.catalog.spec import Catalog
@@ -30,8 +31,8 @@ loading it had to say, and what is in force. Raises CatalogInvalid, CatalogUnrea
 not in it."""
 
 
-Verdict = Callable[[Catalog, bool], Awaitable[Held | None]]
-"""Why a catalog would be held, were it the newest revision; whether its commits say that what it removes is meant."""
+Verdict = Callable[[Catalog, Pushed], Awaitable[Held | None]]
+"""Why a catalog would be held, were it the newest revision, with what is told of its commits."""
 
 
 def plan_routes(store: Store, foresee: Foresee | None, verdict: Verdict | None = None) -> APIRouter:
@@ -54,7 +55,8 @@ def plan_routes(store: Store, foresee: Foresee | None, verdict: Verdict | None =
             raise NotThere(str(error)) from error
         routes = route_rows(before, loaded.catalog) if before is not None else ()
         told = plan_output(forecast, in_force=before.revision if before is not None else None, routes=routes)
-        held = hold(await verdict(loaded.catalog, asked.approved)) if verdict is not None else None
+        pushed = Pushed(approved=asked.approved, raw=asked.commit)
+        held = hold(await verdict(loaded.catalog, pushed)) if verdict is not None else None
         return answer(replace(told, source=source, warnings=problem_rows(loaded.warnings), held=held))
 
     return routes

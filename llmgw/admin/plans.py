@@ -202,13 +202,14 @@ class PlanOutput:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
     """The body of `POST /api/v1/plan`. `catalog` null: the daemon's own, as it stands on disk. `asked`: models, by name
-    or alias, that requests are taken to have come for. `approved`: commits that are not here yet say that what the
-    catalog removes is meant."""
+    or alias, that requests are taken to have come for. Of commits that are not here yet: `approved` where they say that
+    what the catalog removes is meant, and the newest as git keeps it (`commit`), for its signature."""
 
     catalog: Catalog | None = None
     source: str | None = None
     asked: tuple[str, ...] = ()
     approved: bool = False
+    commit: bytes | None = None
 
 
 PLANS: Final = {"plan": PlanOutput}

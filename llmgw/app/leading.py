@@ -9,7 +9,7 @@ import structlog
 from prometheus_client.core import Metric
 
 from llmgw.app.parts import Deciding
-from llmgw.catalog.commits import Lineage
+from llmgw.catalog.commits import Lineage, Pushed
 from llmgw.catalog.holds import Held
 from llmgw.catalog.live import CatalogState
 from llmgw.catalog.load import Loaded
@@ -114,8 +114,8 @@ class Leading:
     async def compare(self, catalog: Catalog | None) -> tuple[Catalog | None, Catalog]:
         return await self._leader().comparing.sides(catalog)
 
-    async def verdict(self, catalog: Catalog, approved: bool = False) -> Held | None:
-        return await self._leader().sync.verdict(catalog, approved)
+    async def verdict(self, catalog: Catalog, pushed: Pushed | None = None) -> Held | None:
+        return await self._leader().sync.verdict(catalog, pushed)
 
     async def find(self, revision: str | None) -> Catalog:
         return await self._leader().sync.find(revision)

@@ -45,6 +45,15 @@ class Lineage:
     problems: tuple[Problem, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pushed:
+    """What is told of commits that are not here yet. `approved`: they say that what they remove is meant; `raw`: the
+    newest of them, as git keeps it, for its signature."""
+
+    approved: bool = False
+    raw: bytes | None = None
+
+
 def approves(
     repository: Path, commit: str, since: str | None, *, env: Mapping[str, str] | None = None
 ) -> frozenset[str]:
@@ -113,6 +122,27 @@ def signed_by(repository: Path, commit: str, signers: Path) -> str:
     if told.returncode == 0 and good is not None:
         return good.group(1)
     raise Unsigned(_why_not(said))
+
+
+def raw_commit(repository: Path, commit: str, *, env: Mapping[str, str] | None = None) -> bytes | None:
+    """As git keeps it; None where there is none. Blocks. Raises FileNotFoundError, CatalogUnreadable."""
+    told = _ask(repository, "cat-file", "commit", commit, env=env)
+    return told.stdout if told.returncode == 0 else None
+
+
+def signed_apart(raw: bytes, signers: Path) -> str:
+    """As `signed_by`, of a commit that no repository here has."""
+    with tempfile.TemporaryDirectory(prefix="llmgw-commit-") as apart:
+        repository = Path(apart)
+        words = gitrun.command(repository, "hash-object", "-t", "commit", "-w", "--stdin")
+        try:
+            _ask(repository, "init", "--quiet", "--bare", f"--template={os.devnull}")
+            told = gitrun.run(words, where=repository, timeout=TIMEOUT, said=raw)
+        except FileNotFoundError as error:
+            raise CatalogUnreadable("checking signatures takes git, which is not installed") from error
+        if told.returncode != 0:
+            raise Unsigned("is no commit that git can read")
+        return signed_by(repository, told.stdout.decode().strip(), signers)
 
 
 def _import(keys: bytes, home: str) -> None:

@@ -124,6 +124,7 @@ def quarantine() -> Mapping[str, str]:
 def _plan(catalog: "Catalog", source: "Source", state: Path) -> None:
     from llmgw.admin.plans import PlanOutput, PlanRequest
     from llmgw.admin.shapes import StatusOutput
+    from llmgw.catalog.commits import raw_commit
     from llmgw.cli.client import connect
     from llmgw.cli.planned import told
 
@@ -131,7 +132,8 @@ def _plan(catalog: "Catalog", source: "Source", state: Path) -> None:
     try:
         client = replace(connect(state, None), timeout=PATIENCE)
         applied = client.get("status", StatusOutput).catalog.applied
-        request = PlanRequest(catalog=catalog, source=commit[:12], approved=_approved(commit, applied))
+        raw = raw_commit(Path.cwd(), commit, env=quarantine())
+        request = PlanRequest(catalog=catalog, source=commit[:12], approved=_approved(commit, applied), commit=raw)
         left = max(1.0, PATIENCE - (time.monotonic() - began))
         answer = replace(client, timeout=left).post("plan", PlanOutput, request)
     except (LlmgwError, OSError) as error:

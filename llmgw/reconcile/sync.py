@@ -3,6 +3,7 @@ does one that is held."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -10,7 +11,7 @@ from typing import Any, Final, TypeVar
 import structlog
 
 from llmgw.catalog import kept
-from llmgw.catalog.commits import REMOVAL, Unsigned, approves, signed_by
+from llmgw.catalog.commits import REMOVAL, Pushed, Unsigned, approves, signed_apart, signed_by
 from llmgw.catalog.holds import Held, HoldReason
 from llmgw.catalog.live import CatalogState, LiveCatalog, in_force_since, load_last_good, save_last_good
 from llmgw.catalog.load import Loaded, Loader, revision_of
@@ -20,9 +21,9 @@ from llmgw.catalog.spec import Catalog
 from llmgw.catalog.watch import Observation
 from llmgw.clock import Clock
 from llmgw.engine.manager import Engines
-from llmgw.errors import CatalogInvalid, LlmgwError, RetryableError
+from llmgw.errors import CatalogInvalid, CatalogUnreadable, LlmgwError, RetryableError
 from llmgw.facts import Event
-from llmgw.ids import Revision
+from llmgw.ids import Revision, shortened
 from llmgw.reconcile.earlier import Earlier
 from llmgw.reconcile.gate import judge
 from llmgw.reconcile.history import History
@@ -145,15 +146,30 @@ class CatalogSync:
             if any(is_order(change.key) for change in changes):
                 self._arrived.set()
 
-    async def verdict(self, catalog: Catalog, approved: bool = False) -> Held | None:
-        """Why a valid catalog would be held, were it the newest revision. `approved`: its commits say that what it
-        removes is meant; those that are here already are asked."""
+    async def verdict(self, catalog: Catalog, pushed: Pushed | None = None) -> Held | None:
+        """Why a valid catalog would be held, were it the newest revision. `pushed`: of its commits; those that are here
+        already are asked."""
+        if self._signers is not None:
+            try:
+                await asyncio.to_thread(self._signed, catalog.revision, pushed, self._signers)
+            except Unsigned as why:
+                return Held(reason=HoldReason.UNSIGNED, message=f"{shortened(catalog.revision)} {why}")
         before, orders = self._live.current, await read_orders(self._store)
-        held = judge(catalog, before, orders, removal_approved=approved)
+        held = judge(catalog, before, orders, removal_approved=pushed is not None and pushed.approved)
         if held is not None and held.reason in (HoldReason.REMOVAL, HoldReason.PROTECTED) and before is not None:
             approved = await asyncio.to_thread(self._approves, catalog.revision, before.revision)
             held = judge(catalog, before, orders, removal_approved=approved)
         return held
+
+    def _signed(self, revision: Revision, pushed: Pushed | None, signers: Path) -> None:
+        """Raises Unsigned. What cannot be looked at (it is of a directory, say) is not judged."""
+        with suppress(CatalogUnreadable):
+            if pushed is not None and pushed.raw is not None:
+                signed_apart(pushed.raw, signers)
+            elif revision.isalnum():
+                source = self._place.read(revision)
+                if source.commit is not None and source.repository is not None:
+                    signed_by(source.repository, source.commit, signers)
 
     def _approves(self, revision: Revision, before: Revision) -> bool:
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from catalog_texts import git
 
-from llmgw.catalog.commits import Unsigned, approves, signed_by
+from llmgw.catalog.commits import Unsigned, approves, raw_commit, signed_apart, signed_by
 from llmgw.errors import CatalogUnreadable
 
 
@@ -80,6 +80,25 @@ def test_after_history_was_rewritten_only_the_newest_commit_counts(repo: Path) -
 def test_a_signature_by_an_allowed_ssh_key_is_good(repo: Path, tmp_path: Path) -> None:
     key = ssh_key(tmp_path, "ann")
     assert signed_by(repo, ssh_signed(repo, key), allowed(tmp_path, key)) == "ann@example.org"
+
+
+def test_a_commit_that_no_repository_here_has_is_judged_by_its_bytes(repo: Path, tmp_path: Path) -> None:
+    ann, eve = ssh_key(tmp_path, "ann"), ssh_key(tmp_path, "eve")
+    signers = allowed(tmp_path, ann)
+    raw = raw_commit(repo, ssh_signed(repo, ann))
+    assert raw is not None
+    assert signed_apart(raw, signers) == "ann@example.org"
+    for other, why in (
+        (raw_commit(repo, ssh_signed(repo, eve, "other")), "not among the allowed signers"),
+        (raw_commit(repo, commit(repo, "plain", "--no-gpg-sign")), "is not signed"),
+        (raw.replace(b"\nsigned\n", b"\nforged\n"), "signature"),
+        (b"nonsense", "is no commit"),
+    ):
+        assert other is not None
+        assert other != raw
+        with pytest.raises(Unsigned, match=why):
+            signed_apart(other, signers)
+    assert raw_commit(repo, "f" * 40) is None
 
 
 def test_everything_else_is_refused_and_says_why(repo: Path, tmp_path: Path) -> None:

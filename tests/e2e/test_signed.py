@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from harness import Daemon, Repo, eventually, serving
 
+from llmgw.cli.init import begin_bare
+
 EXTERNAL = 'apiVersion: llmgw/v1\nkind: Model\nname: {}\nexternal: {{url: "https://api.example.org/v1"}}\n'
 
 
@@ -59,3 +61,25 @@ def test_only_what_an_allowed_signer_signed_comes_into_force_and_nobody_can_appr
         eventually(lambda: daemon.seen("status")["catalog"]["applied"] == good, what="the signed one in force")
         names = {row["name"] for row in daemon.seen("models")["models"]}
         assert names == {"first", "plain", "forged", "good", "edited"}, "what is committed, not what is being edited"
+
+
+@pytest.mark.slow
+def test_who_pushes_what_is_not_signed_is_told_that_it_will_be_held(tmp_path: Path) -> None:
+    ann = key(tmp_path, "ann")
+    signers = tmp_path / "signers"
+    signers.write_text(f"ann@example.org {ann.with_suffix('.pub').read_text()}")
+    bare, repo = tmp_path / "catalog.git", Repo(tmp_path / "work")
+    begin_bare(bare, None, "", tmp_path / "home" / "state")
+
+    def push() -> str:
+        words = ["git", "-C", str(repo.path), "push", str(bare), "main"]
+        return subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stderr
+
+    with serving(bare, tmp_path / "home", flags=["--allowed-signers", str(signers)]) as daemon:
+        first = signed(repo, ann, "first")
+        assert "held" not in push()
+        eventually(lambda: daemon.seen("status")["catalog"]["applied"] == first, what="the signed one in force")
+        plain = signed(repo, None, "plain")
+        assert f"It would be held: {plain[:12]} is not signed" in push()
+        held(daemon, plain)
+        assert f"It would be held: {plain[:12]} is not signed" in daemon.cli("plan", check=False).stdout
