@@ -19,7 +19,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -208,7 +208,8 @@ class Soak:
             pid = self.choice.choice(those)
             self.tell(f"{ready[pid]} {pid} is killed")
             self.journal.kills.append((time.monotonic(), ready[pid], str(pid)))
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # one on demand, unloaded just now
+                os.kill(pid, signal.SIGKILL)
         self._known = ready.keys() - self._known
 
     def swap(self) -> None:
