@@ -324,6 +324,39 @@ def report(soak: Soak, outcomes: list[Outcome]) -> None:
     print(f"bytes more: {soak.growth()}, of {soak.memory}")
 
 
+def outcome(**changes: Any) -> Outcome:
+    made: dict[str, Any] = {"kind": "stream", "name": "a", "key": "all", "began": 10.0, "ended": 12.0, "said": "whole"}
+    return Outcome(**{**made, "status": 200, "engine": "a/0/7", **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({}, None),
+        ({"name": "first"}, None),
+        ({"name": "first", "engine": "b/0/8"}, "another model's answer"),
+        ({"name": "first", "engine": "b/0/8", "ended": 20.0}, None),  # it came to mean that meanwhile
+        ({"said": "engine_lost", "engine": "a/0/9"}, None),
+        ({"said": "engine_lost"}, "broken off"),
+        ({"said": "5 events of 12", "engine": "a/0/9"}, "broken off"),
+        ({"said": "hangs", "status": 0}, "refused"),
+        ({"said": "model_loading", "status": 503, "retry_after": True}, "refused"),
+        ({"said": "engine_lost", "status": 502, "retry_after": True}, "refused"),  # one engine was killed, not two
+        ({"said": "model_not_found", "status": 404}, "refused"),
+        ({"said": "model_not_found", "status": 404, "name": "e"}, None),
+        ({"said": "rate_limit_exceeded", "status": 429, "retry_after": True}, "refused"),
+        ({"said": "rate_limit_exceeded", "status": 429, "retry_after": True, "key": "few"}, None),
+        ({"key": "some", "name": "b", "engine": "b/0/8"}, "answered"),
+        ({"key": "none"}, "answered"),
+    ],
+)
+def test_what_must_not_happen_is_told_from_what_may(changes: dict[str, Any], fault: str | None) -> None:
+    names = {"a": "a", "b": "b", "first": "a"}
+    meanings = [Meaning(names, since=0, until=16), Meaning({**names, "first": "b"}, since=15)]
+    journal = Journal(kills=[(11.0, "a", "9")], meanings=meanings)
+    assert journal.fault(outcome(**changes)) == fault
+
+
 @pytest.mark.parametrize(
     ("seconds", "real"),
     [
