@@ -134,8 +134,10 @@ class Etcd:
             return json.load(answer)
 
     def pause(self) -> None:
+        """Nothing is answered from here on: on a busy machine a process goes on for a while after it was told."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         assert self.process is not None

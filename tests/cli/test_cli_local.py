@@ -62,10 +62,10 @@ def test_validate_prints_every_problem_with_its_place_and_exits_3(catalog: Path)
     (catalog / "models.yaml").write_text(BAD)
     ran = llmgw("validate", catalog)
     assert ran.returncode == 3
-    lines = ran.stdout.splitlines()
-    assert any(line.startswith("models.yaml:3:") and "$.name" in line for line in lines)
-    assert any(line.startswith("models.yaml:5:") and "nonesuch" in line for line in lines)
-    assert f"{sum(line.startswith('models.yaml:') for line in lines)} problems" in ran.stderr
+    lines, file = ran.stdout.splitlines(), catalog / "models.yaml"
+    assert any(line.startswith(f"{file}:3:") and "$.name" in line for line in lines)
+    assert any(line.startswith(f"{file}:5:") and "nonesuch" in line for line in lines)
+    assert f"{sum(line.startswith(f'{file}:') for line in lines)} problems" in ran.stderr
 
 
 def test_validate_as_json_is_one_object_valid_or_not(catalog: Path) -> None:
@@ -75,7 +75,7 @@ def test_validate_as_json_is_one_object_valid_or_not(catalog: Path) -> None:
     bad = llmgw("validate", catalog, "--json")
     answer = parsed("validate", bad.stdout)
     assert (bad.returncode, answer["valid"]) == (3, False)
-    assert {problem["file"] for problem in answer["problems"]} == {"models.yaml"}
+    assert {problem["file"] for problem in answer["problems"]} == {str(catalog / "models.yaml")}
 
 
 def test_validate_of_nothing_is_an_error_and_not_an_invalid_catalog(tmp_path: Path) -> None:
