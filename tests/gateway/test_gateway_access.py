@@ -120,25 +120,24 @@ def test_a_disk_that_takes_nothing_costs_lines_and_no_request(capsys: pytest.Cap
     assert (said.out + said.err).count("access_log_not_written") == 1, "said once"
 
 
-def test_a_disk_that_fills_up_costs_the_lines_from_there_on(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access_module, "AT_ONCE", 10)
+def test_a_disk_that_fills_up_costs_the_lines_from_there_on(file: Path) -> None:
     line = Line(at=0.0, id="x", method="POST", path="/", status=200, took=0.1)
     size = len(msgspec.json.encode(line)) + 1
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then what is too much is an error of the write
     access = AccessLog(file)
     access.begin()
-    for _ in range(35):
+    for _ in range(95):
         access.add(line)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20 * size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (80 * size, before[1]))
     try:
         access.flush()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, ignored)
         access.close()
-    assert (access.written, access.lost) == (20, 15)
-    assert len(file.read_text().splitlines()) == 20
+    assert (access.written, access.lost) == (80, 15)
+    assert len(file.read_text().splitlines()) == 80
 
 
 @pytest.mark.parametrize("where", ["/nowhere/at/all", "/"])
