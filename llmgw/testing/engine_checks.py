@@ -98,7 +98,8 @@ async def check_load_follows_a_request_and_its_cancellation(case: EngineCase, di
             case.work.method, case.work.path, content=case.work.body, headers=headers
         ) as answer:
             assert answer.status_code == 200
-            await anext(answer.aiter_bytes())
+            pieces = answer.aiter_bytes()  # kept: one that is thrown away closes the connection, sooner or later
+            await anext(pieces)
             await run.until_running(lambda count: count == 1, within=5)
         # The client has gone: what it asked for must not go on occupying the engine.
         await run.until_running(lambda count: count == 0, within=5)
@@ -194,7 +195,8 @@ async def check_the_log_is_bounded(case: EngineCase, directory: Path) -> None:
             async with run.client.stream(
                 case.work.method, case.work.path, content=case.work.body, headers=headers
             ) as answer:
-                await anext(answer.aiter_bytes())
+                pieces = answer.aiter_bytes()
+                await anext(pieces)
                 await asyncio.sleep(0.5)  # some hundred tokens' worth
             await run.until_running(lambda count: count == 0, within=5)
             allowed += 4 * case.log_per_request  # its start, its end, and that it was cancelled
