@@ -3,8 +3,10 @@
 import asyncio
 import os
 import signal
+import socket
 import time
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 import pytest
 from agent_world import Node, alive, eventually, pids_in
@@ -302,3 +304,21 @@ async def test_an_engine_without_work_to_be_probed_with_has_its_health_looked_at
         failure = (await watched.until(Phase.FAILED)).failure
         assert failure is not None
         assert "GET /health: 503" in failure.reason
+
+
+async def test_what_was_removed_is_asked_nothing_more_whoever_has_its_port_now(watched: Node) -> None:
+    async with watched.agent():
+        assignment, fact = await watched.ready(options={"decodes": True})
+        await eventually(lambda: decoded(watched) > 2, "probed while it is there")
+        await watched.stop(assignment)
+        await watched.until(Phase.STOPPED)
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind(("127.0.0.1", urlsplit(fact.url or "").port or 0))
+            other.listen()
+            other.setblocking(False)
+            await watched.unassign()
+            await watched.until_gone()
+            await asyncio.sleep(5 * SOON.probe_every)
+            with pytest.raises(BlockingIOError):
+                other.accept()
