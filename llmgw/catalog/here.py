@@ -4,7 +4,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from llmgw.catalog.source import Source, shown
+from llmgw.catalog.looking import shown
+from llmgw.catalog.source import Source
 from llmgw.errors import Problem
 
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from llmgw.catalog import schemas
 from llmgw.catalog.document import Document, quoted
+from llmgw.catalog.looking import IGNORE_FILE
 from llmgw.catalog.node import Node
-from llmgw.catalog.source import IGNORE_FILE
 from llmgw.errors import Problem
 
 API_VERSION: Final = "llmgw/v1"

@@ -10,17 +10,9 @@ from typing import Final
 import pathspec
 
 from llmgw.catalog import git
+from llmgw.catalog.looking import IGNORE_FILE, MAX_FILE, MAX_FILES, MAX_TOTAL, WHOLE, is_wanted, shown
 from llmgw.catalog.schemas import did_you_mean
-from llmgw.catalog.source import (
-    IGNORE_FILE,
-    MAX_FILE,
-    MAX_FILES,
-    MAX_TOTAL,
-    WHOLE,
-    Source,
-    is_wanted,
-    shown,
-)
+from llmgw.catalog.source import Source
 from llmgw.catalog.yamldoc import quoted
 from llmgw.errors import CatalogUnreadable, Problem
 from llmgw.units import KIB, format_bytes

@@ -18,8 +18,9 @@ from watchfiles import Change, awatch
 
 from llmgw.catalog import git
 from llmgw.catalog.asks import Asks
+from llmgw.catalog.looking import IGNORE_FILE, Look, look_at
 from llmgw.catalog.mounts import why_silent
-from llmgw.catalog.source import IGNORE_FILE, Checkout, Look, Settling, Source, look_at
+from llmgw.catalog.source import Checkout, Settling, Source
 from llmgw.errors import CatalogUnreadable, LlmgwError
 from llmgw.tasks import Tasks
 

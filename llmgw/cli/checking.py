@@ -13,10 +13,11 @@ from llmgw.admin.views import problem_rows
 from llmgw.catalog.document import quoted
 from llmgw.catalog.here import named_from_here, seen_from_here
 from llmgw.catalog.load import load_catalog, revision_of
+from llmgw.catalog.looking import MAX_FILE, shown
 from llmgw.catalog.rules import EngineRules
 from llmgw.catalog.schemas import did_you_mean
 from llmgw.catalog.showing import Shown, names, show
-from llmgw.catalog.source import MAX_FILE, Source, read_source, shown
+from llmgw.catalog.source import Source, read_source
 from llmgw.cli.reports import Report
 from llmgw.errors import CatalogInvalid, CatalogUnreadable, TerminalError
 from llmgw.units import format_bytes

@@ -6,8 +6,9 @@ import pytest
 from catalog_texts import ENGINES, commit_all, git, model
 
 from llmgw.catalog.load import load_catalog
+from llmgw.catalog.looking import MAX_FILE
 from llmgw.catalog.revisions import Read, read_revision
-from llmgw.catalog.source import MAX_FILE, read_source
+from llmgw.catalog.source import read_source
 from llmgw.errors import CatalogUnreadable
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from catalog_texts import MODEL, commit_all, git, model
 
-from llmgw.catalog import source as source_module
+from llmgw.catalog import looking
 from llmgw.catalog.git import facts
 from llmgw.catalog.load import revision_of
-from llmgw.catalog.source import COARSE, MAX_FILE, Checkout, Settling, Source, look_at, read_source
+from llmgw.catalog.looking import COARSE, MAX_FILE, look_at
+from llmgw.catalog.source import Checkout, Settling, Source, read_source
 from llmgw.errors import CatalogUnreadable
 
 
@@ -123,7 +124,7 @@ def test_a_file_too_large_is_a_problem_and_is_not_read(tmp_path: Path) -> None:
 
 def test_too_many_or_too_much_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "many").mkdir()
-    for number in range(source_module.MAX_FILES + 1):
+    for number in range(looking.MAX_FILES + 1):
         (tmp_path / "many" / f"{number}.yaml").touch()
     (found,) = messages(read_source(tmp_path / "many"))
     assert "more than 10,000 catalog files" in found

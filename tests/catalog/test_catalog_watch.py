@@ -17,8 +17,9 @@ from catalog_texts import MODEL, commit_all, git, model
 from watchfiles import awatch
 
 from llmgw.catalog.asks import Asks
+from llmgw.catalog.looking import COARSE
 from llmgw.catalog.mounts import why_silent
-from llmgw.catalog.source import COARSE, Source
+from llmgw.catalog.source import Source
 from llmgw.catalog.watch import Observation, follow
 from llmgw.errors import CatalogUnreadable
 
