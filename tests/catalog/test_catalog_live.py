@@ -2,13 +2,10 @@
 
 import json
 import stat
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
+from calls import calls_of
 from catalog_texts import load, model
 
 from llmgw.catalog.live import FORMAT, CatalogState, LiveCatalog, load_last_good, save_last_good
@@ -140,23 +137,6 @@ def test_of_a_catalog_that_differs_in_one_model_one_is_encoded(tmp_path: Path) -
     save_last_good(file, first)
     changed = load({"m7.yaml": model("m7", "priority: 3\n")}).catalog.models
     fresh = {name: replace(each) for name, each in changed.items()}  # as the loader made it, it is encoded already
-    with encoded() as seen:
+    with calls_of(canonical_json) as seen:
         save_last_good(file, replace(first, models={**first.models, **fresh}))
-    assert seen == ["m7"]
-
-
-@contextmanager
-def encoded() -> Iterator[list[str]]:
-    """The models that are encoded meanwhile."""
-    seen: list[str] = []
-
-    def note(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code is canonical_json.__code__:
-            seen.append(frame.f_locals["value"].name)
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        yield seen
-    finally:
-        sys.setprofile(before)
+    assert [each["value"].name for each in seen] == ["m7"]

@@ -3,14 +3,12 @@
 import hashlib
 import json
 import random
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
-from types import FrameType
 from typing import Any
 
 import pytest
+from calls import calls_of
 from catalog_texts import ENGINES, load, model, source
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -103,29 +101,12 @@ def test_a_change_of_one_model_has_one_model_judged_and_no_other_looked_into(mod
     whole = len(asked)
     asked.clear()
     changed = {**files, "m007.yaml": files["m007.yaml"] + "fallback: m003\n"}
-    with parsed() as seen:
+    with calls_of(yamldoc.parse) as seen:
         after = loader.load(source(changed), ENGINES, canonical=canonical).catalog
     assert whole == models * len(asked)
     assert set(asked) == {"/srv/m007.gguf"}
-    assert seen == {"m007.yaml"}
+    assert {each["file"] for each in seen} == {"m007.yaml"}
     assert [name for name, each in after.models.items() if each is not before.models[name]] == ["m007"]
-
-
-@contextmanager
-def parsed() -> Iterator[set[str]]:
-    """The files that are parsed meanwhile."""
-    seen: set[str] = set()
-
-    def note(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code is yamldoc.parse.__code__:
-            seen.add(frame.f_locals["file"])
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        yield seen
-    finally:
-        sys.setprofile(before)
 
 
 def test_places_that_were_forgotten_are_told_again() -> None:

@@ -1,14 +1,12 @@
 """What `llmgw up` tells, look by look. Each test reads as a story."""
 
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
-from types import CodeType, FrameType
 from typing import Any
 
 import daemon_seeds as seed
 import pytest
+from calls import calls_of
 
 from llmgw.admin import reading
 from llmgw.admin.reading import Seen
@@ -230,26 +228,9 @@ def test_only_models_of_which_something_changed_are_looked_into(models: int) -> 
     narrator = Narrator(URL)
     assert len(narrator.lines(look(*idle.values(), models=specs, weights=weights), NOW)) == models + 1
     idle[names[7]] = seed.told(names[7], ModelState.READY, replica=ReplicaId("r1"))
-    with calls_of(narrate._story.__code__) as told:
+    with calls_of(narrate._story) as told:
         lines = narrator.lines(look(*idle.values(), models=specs, weights=weights, replicas=replicas), NOW)
     assert (lines, len(told)) == (["m7: ready"], 1)
-
-
-@contextmanager
-def calls_of(code: CodeType) -> Iterator[list[int]]:
-    """One for each call meanwhile."""
-    seen: list[int] = []
-
-    def note(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code is code:
-            seen.append(1)
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        yield seen
-    finally:
-        sys.setprofile(before)
 
 
 def test_a_licence_is_told_when_the_weights_come_or_the_model_that_wants_them() -> None:

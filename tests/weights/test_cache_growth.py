@@ -1,34 +1,14 @@
 """What the cache is asked every few seconds of a large catalog costs no more than looking at what is there."""
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import CodeType, FrameType
 
 import pytest
+from calls import calls_of
 
 from llmgw.catalog.spec import WeightsSpec
 from llmgw.units import Wall
 from llmgw.weights import naming
 from llmgw.weights.cache import Cache
-
-
-@contextmanager
-def calls_of(code: CodeType) -> Iterator[list[int]]:
-    """One for each call meanwhile."""
-    seen: list[int] = []
-
-    def note(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code is code:
-            seen.append(1)
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        yield seen
-    finally:
-        sys.setprofile(before)
 
 
 def wanted(models: int, here: Path) -> list[WeightsSpec]:
@@ -44,7 +24,7 @@ def test_what_entries_would_be_called_is_worked_out_when_other_weights_are_wante
     specs = wanted(models, tmp_path)
     assert cache.facts(specs) == ()
     cache.mark_wanted(specs, Wall(1))
-    with calls_of(naming.entry_name.__code__) as seen:
+    with calls_of(naming.entry_name) as seen:
         assert cache.facts(list(specs)) == ()
         cache.mark_wanted(list(specs), Wall(2))
     assert seen == []
