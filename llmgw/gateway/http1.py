@@ -131,8 +131,8 @@ class RequestParser:
     """
 
     __slots__ = (
-        "_admit", "_body", "_buffers", "_fed_head", "_headers", "_id", "_known", "_length", "_max_body", "_parser",
-        "_request", "_size", "_upgrading", "_url", "expects_continue", "last", "part", "ready", "refusal",
+        "_admit", "_body", "_buffers", "_fed_head", "_headers", "_id", "_known", "_latest", "_length", "_max_body",
+        "_parser", "_request", "_size", "_upgrading", "_url", "expects_continue", "last", "part", "ready", "refusal",
     )  # fmt: skip
 
     def __init__(self, max_body: Callable[[], int], buffers: Buffers, admit: Admit) -> None:
@@ -140,7 +140,8 @@ class RequestParser:
         self._max_body = max_body
         self._buffers = buffers
         self._parser: Any = httptools.HttpRequestParser(self)
-        self._known: Repeat[Head] | None = None  #: the latest head, where it may come again
+        self._known: Repeat[Head] | None = None  #: a head that came again, and may once more
+        self._latest: Fields | None = None
         self.part = START
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []  #: all but the next two, which differ from request to request
@@ -194,9 +195,12 @@ class RequestParser:
         return True
 
     def _remember(self, data: bytes, request: Request) -> None:
-        """The head of a request that came alone, if nothing in it is about this one request but its length."""
-        fields = request.head.fields
-        if request.keep_alive and self._id is None and fields.coding is None and fields.expect is None:
+        """The head of a request that came alone, if nothing in it is about this one request but its length. The second
+        time: of clients that send another head each time it would be for nothing."""
+        fields, latest = request.head.fields, self._latest
+        self._latest = fields  # the same object, as long as the same fields come
+        own = self._id is not None or fields.coding is not None or fields.expect is not None
+        if fields is latest and request.keep_alive and not own:
             self._known = Repeat.of(data, request.body, request.head)
 
     # llhttp's callbacks, in the order in which they come

@@ -80,8 +80,8 @@ class Target:
 
     __slots__ = (
         "base", "called", "external", "failures", "full_weight", "head", "heard", "host", "id", "idle", "known",
-        "last_used", "line", "losses", "model", "netloc", "outstanding", "port", "seed", "slots", "suspect_until",
-        "tier", "tls", "trial", "turn", "unusable", "url", "weight", "withdrawn",
+        "last_used", "latest", "line", "losses", "model", "netloc", "outstanding", "port", "seed", "slots",
+        "suspect_until", "tier", "tls", "trial", "turn", "unusable", "url", "weight", "withdrawn",
     )  # fmt: skip
 
     def __init__(self, endpoint: Endpoint, secret: bytes) -> None:
@@ -117,7 +117,8 @@ class Target:
         self.losses = 0  #: in a row, without an answer between them
         self.trial = False  #: a request tells whether it answers again
         self.idle: list[EngineConnection] = []
-        self.known: Repeat[Answered] | None = None  #: the head of its latest answer, where it may come again
+        self.known: Repeat[Answered] | None = None  #: a head of its answers that came again
+        self.latest: Answered | None = None
         self.withdrawn = False
 
     def path(self, target: bytes) -> bytes:
@@ -279,7 +280,9 @@ class EngineConnection(asyncio.Protocol):
             self._extra = True
         if self._answer is not None:
             if first and self._complete and self._keep and self._body and not self._extra:  # a body: 204 has none
-                target.known = Repeat.of(data, b"".join(self._body), self._answer)
+                if self._answer is target.latest:  # as with requests: the second time
+                    target.known = Repeat.of(data, b"".join(self._body), self._answer)
+                target.latest = self._answer
             self._tell(receiver, self._answer)
         elif (fed := self._head_fed + len(data)) > MAX_HEAD:
             self._lose(f"the head of its answer is larger than {format_bytes(Bytes(MAX_HEAD))}")
