@@ -39,6 +39,9 @@ from llmgw.units import Bytes
 from llmgw.weights.doubt import Doubt
 from llmgw.weights.upkeep import Upkeep
 
+ANSWERS: Final = 1.0
+"""Seconds that adopted engines get to answer before the first report: in it one that nobody has asked yet would look as
+if it was starting, and its model, which it served all along, as if it was not to be had."""
 UNCLAIMED: Final = 30.0
 """Seconds that a failed replica without an assignment is reported: time for the controller to take note."""
 
@@ -122,6 +125,7 @@ class Agent:
 
     async def _run(self, around: Around) -> None:
         await self._adopt(around)
+        adopted = tuple(self._replicas.values())
         # Before the first report: an engine that nobody asked yet would look unavailable.
         await self._fingerprints.look()
         assignments = keys.assignments(self._node)
@@ -135,6 +139,7 @@ class Agent:
         if self._upkeep is not None:
             self._tasks.start(self._orders(self._upkeep).run(), "agent: upkeep", essential=True)
         self._tasks.start(rotation.run(around, self._logs), "agent: logs", essential=True)
+        await self._heard(adopted)
         self._tasks.start(self._reporter.run(around, self._fingerprints), "agent: report", essential=True)
         await self._tasks.wait()
 
@@ -163,6 +168,14 @@ class Agent:
                 replica.lose(one.record, await _why_lost(one.record, around))
             self._admit(replica)
         self._adopted = True
+
+    async def _heard(self, adopted: Iterable[Replica]) -> None:
+        until = self._clock.now().mono + ANSWERS
+        for replica in adopted:
+            while replica.alive and replica.phase in (Phase.PLACING, Phase.STARTING):
+                if self._clock.now().mono >= until:
+                    return
+                await self._clock.sleep(0.02)
 
     # -- what the store tells
 

@@ -35,6 +35,23 @@ async def test_engines_go_on_without_the_agent_and_the_next_one_adopts_the_same_
         assert len(set(node.engine.ports_used)) == 2
 
 
+@pytest.mark.parametrize("answers", [True, False])
+async def test_the_first_report_tells_of_an_engine_that_goes_on_serving_that_it_is_ready(
+    node: Node, answers: bool
+) -> None:
+    async with node.agent():
+        _, before = await node.ready()
+    node.store = MemoryStore(None)
+    if not answers:  # it is not waited for long
+        os.kill(before.pid, signal.SIGSTOP)
+    async with node.agent() as agent:
+        async with asyncio.timeout(10):
+            await agent._reporter.told.wait()
+        first = await node.fact()
+        assert first is not None
+        assert first.phase is (Phase.READY if answers else Phase.STARTING)
+
+
 async def test_devices_and_level_are_told_and_kept_by_the_next_agent(node: Node) -> None:
     shrunk = replace(
         node.assignment(),
