@@ -102,7 +102,7 @@ async def test_an_adopted_engine_that_dies_is_failed_at_once(node: Node) -> None
     async with node.agent():
         await node.until(Phase.READY)
         os.kill(before.pid, signal.SIGKILL)
-        failed = await node.until(Phase.FAILED, timeout=3)
+        failed = await node.until(Phase.FAILED, timeout=10)
         assert failed.failure is not None
         assert failed.failure.kind is FailureKind.CRASH
 
@@ -303,7 +303,7 @@ async def test_an_adopted_process_has_an_unknown_exit_status(node: Node, tmp_pat
     async with node.agent():
         await node.until(Phase.READY)
         os.kill(engine, signal.SIGKILL)
-        failed = await node.until(Phase.FAILED, timeout=3)
+        failed = await node.until(Phase.FAILED, timeout=10)
         assert failed.failure is not None
         assert "unknown exit status" in failed.failure.reason
 

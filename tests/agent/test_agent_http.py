@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import socket
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -67,9 +66,7 @@ async def test_an_answer_is_read_however_it_ends(pieces: tuple[bytes, ...], expe
 
 async def test_an_answer_that_is_whole_does_not_wait_for_the_connection_to_end() -> None:
     async with server(OK + b"Content-Length: 2\r\n\r\nok", stay=True) as (url, _):
-        began = time.monotonic()
-        assert (await ask(url)).body == b"ok"
-        assert time.monotonic() - began < 2
+        assert (await ask(url, timeout=60)).body == b"ok"  # the connection never ends
 
 
 async def test_a_request_says_where_it_goes_and_what_it_brings() -> None:
@@ -102,10 +99,9 @@ async def test_anything_else_is_no_answer(pieces: tuple[bytes, ...]) -> None:
 
 async def test_an_engine_that_says_nothing_is_given_up_in_time_and_its_connection_closed() -> None:
     async with server(OK, stay=True) as (url, _):
-        began = time.monotonic()
-        with pytest.raises(Unanswered, match="timed out"):
-            await ask(url, timeout=0.2)
-        assert time.monotonic() - began < 2
+        async with asyncio.timeout(30):
+            with pytest.raises(Unanswered, match="timed out"):
+                await ask(url, timeout=0.2)
     gc.collect()  # a connection left open would be told of
 
 

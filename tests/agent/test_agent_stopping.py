@@ -231,7 +231,7 @@ async def test_a_second_stop_engines_hastens_the_first(node: Node) -> None:
         await node.until(Phase.DRAINING)
         started = time.monotonic()
         await agent.stop_engines(at_once=True)
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 15
         assert await first == 1
         assert pids_in(node.state.root) == []
 

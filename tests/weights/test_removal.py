@@ -321,10 +321,9 @@ def test_a_folder_full_of_somebody_s_files_is_refused_at_the_first(root: Path) -
     theirs.mkdir()
     for number in range(5_000):
         (theirs / f"{number}").touch()
-    began = time.monotonic()
-    with pytest.raises(Refusal, match="theirs"):
+    with pytest.raises(Refusal, match="theirs") as refused:
         end(root, entry.name)
-    assert time.monotonic() - began < 2
+    assert str(refused.value).count("theirs") < 10
     assert len(os.listdir(theirs)) == 5_000
 
 
