@@ -295,6 +295,8 @@ class ModelStatus:
     outdated: int = 0  #: replicas of those kept that serve until newer ones do; of a suspended model none
     spec_revision: Revision | None = None  #: whose spec it is wanted by, where the rollout of the newest failed
     rollout_failed: str = ""  #: that revision and why
+    surfaces: tuple[str, ...] | None = None
+    """Paths under /v1/ that it serves when it runs, whichever of its profiles that is of; None: nobody can say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from llmgw.catalog.spec import ProfileSpec
-from llmgw.engine.api import Engine
+from llmgw.engine.api import Engine, declared_surfaces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,10 +19,5 @@ NOTHING_SAID = Offer()
 
 
 def offer_of(engine: Engine, profile: ProfileSpec) -> Offer:
-    """An engine that leaves `surfaces` as the base class has it says nothing of them: it may serve anything."""
-    silent = type(engine).surfaces is Engine.surfaces
     slots = engine.request_slots(profile)
-    return Offer(
-        slots=None if slots is None else max(1, slots),
-        surfaces=None if silent else tuple(sorted(engine.surfaces(profile))),
-    )
+    return Offer(slots=None if slots is None else max(1, slots), surfaces=declared_surfaces(engine, profile))

@@ -154,6 +154,12 @@ class Engine(ABC):
         return None
 
 
+def declared_surfaces(engine: Engine, profile: ProfileSpec) -> tuple[str, ...] | None:
+    """What it says that it serves, sorted. None: it leaves `surfaces` as the base class has it, and so says nothing: it
+    may serve anything."""
+    return None if type(engine).surfaces is Engine.surfaces else tuple(sorted(engine.surfaces(profile)))
+
+
 def engine_key(secret: bytes, replica: ReplicaId) -> str:
     """The key one engine demands: HMAC-SHA256(cluster secret, replica id), in hex. Derived, so never stored."""
     return hmac.digest(secret, replica.encode(), "sha256").hex()

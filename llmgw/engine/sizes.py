@@ -1,4 +1,4 @@
-"""What profiles take at each level, asked of their engines; and which levels there are.
+"""What profiles take at each level, asked of their engines; which levels there are; and what models serve.
 
 A level is what the profile's own block says, else what its engine shrinks the profile to. It exists where it is known
 to take less than the level above, of host memory or of devices. Answers are kept between passes for as long as the
@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import structlog
 
 from llmgw.catalog.spec import Catalog, ModelSpec, ProfileSpec, spec_digest
-from llmgw.engine.api import Engine
+from llmgw.engine.api import Engine, declared_surfaces
 from llmgw.engine.manager import Engines
 from llmgw.facts import Footprint, Level, NodeReport, WeightsFact
 from llmgw.ids import EngineName, ModelName, SpecDigest
@@ -35,10 +35,12 @@ _Index = Mapping[str, tuple[WeightsFact, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sized:
-    """`footprints`: absent where unknown, never 0. `levels`: the smaller ones that exist."""
+    """`footprints`: absent where unknown, never 0. `levels`: the smaller ones that exist. `surfaces`: paths under /v1/
+    that any profile's engine serves; absent where one of them does not say."""
 
     footprints: Mapping[tuple[SpecDigest, Level], Footprint] = field(default_factory=dict)
     levels: Levels = field(default_factory=dict)
+    surfaces: Mapping[ModelName, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Sizes:
@@ -50,6 +52,7 @@ class Sizes:
         self._cases: dict[ModelName, tuple[ModelSpec, tuple[_Case, ...]]] = {}
         self._sources: frozenset[str] = frozenset()
         self._seen: dict[str, object] = {}  #: by source, what nodes had of it
+        self._surfaces: dict[ModelName, tuple[str, ...]] = {}
         self._sized = Sized()
 
     def of(self, catalog: Catalog, reports: Iterable[NodeReport]) -> Sized:
@@ -81,24 +84,41 @@ class Sizes:
         for case in asked:
             footprints.update(case.footprints)
             levels.update(case.levels)
-        return Sized(footprints=footprints, levels=levels)
+        return Sized(footprints=footprints, levels=levels, surfaces=self._surfaces)
 
     def _take(self, catalog: Catalog) -> tuple[list["_Case"], set[SpecDigest]]:
         """The cases that are new, and the specs of those that went."""
         before, self._cases = self._cases, {}
         fresh: list[_Case] = []
+        changed: list[ModelSpec] = []
         for name, model in catalog.models.items():
             known, cases = before.get(name, (None, ()))
             if known != model:
                 cases = tuple(self._case(model, profile) for profile in model.profiles)
                 fresh += cases
+                changed.append(model)
             else:
                 before.pop(name)
             self._cases[name] = (model, cases)
         if fresh or before:
             self._sources = frozenset(s for _, cases in self._cases.values() for case in cases for s in case.sources)
+        if changed or before:
+            kept = {name: each for name, each in self._surfaces.items() if name not in before}
+            asked = ((model.name, self._served_by(model)) for model in changed)
+            self._surfaces = kept | {name: each for name, each in asked if each is not None}
         self._catalog = catalog
         return fresh, {case.spec for _, cases in before.values() for case in cases}
+
+    def _served_by(self, model: ModelSpec) -> tuple[str, ...] | None:
+        """Whichever of its profiles runs. None: an engine does not say, or is not here to be asked."""
+        found: set[str] = set()
+        for profile in model.profiles:
+            engine = self._engines.get(profile.engine)
+            declared = None if engine is None else _surfaces(engine, profile)
+            if declared is None:
+                return None
+            found.update(declared)
+        return tuple(sorted(found)) if model.profiles else None
 
     def _case(self, model: ModelSpec, profile: ProfileSpec) -> "_Case":
         engine = self._engines.get(profile.engine)
@@ -159,6 +179,10 @@ def _shrunk(profile: ProfileSpec, level: Level, engine: Engine | None) -> Profil
     if found is None and engine is not None:
         found = _asked(engine, "shrink_failed", lambda: engine.shrink(profile, level), ProfileSpec)
     return None if found is None else replace(found, name=profile.name, degraded=None, minimal=None)
+
+
+def _surfaces(engine: Engine, profile: ProfileSpec) -> tuple[str, ...] | None:
+    return _asked(engine, "surfaces_failed", lambda: declared_surfaces(engine, profile), tuple)
 
 
 def _footprint(

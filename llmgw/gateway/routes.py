@@ -166,6 +166,12 @@ class RoutingTable:
         found = self.strict.get(name) or self.names.get(name)
         return self._unknown(name) if found is None or found.model is None else self.models[found.model]
 
+    def serves(self, model: ModelName, path: str) -> bool:
+        """Whether it will when it runs; False: its engines say that they do not."""
+        surface, status = DECLARED.get(path), self.statuses.get(model)
+        declared = None if status is None else status.surfaces
+        return surface is None or declared is None or surface in declared
+
     def stop_refusal(self, stopped: Stopped) -> Refusal:
         return Refusal(
             status=503,

@@ -73,8 +73,13 @@ class Seeking(ABC):
             self._answer_error(resolution.answer(self._relay.clock.now().wall))
             return
         self._is_for(resolution.named)
+        table, path = self._relay.table, self._request.path
+        if isinstance(resolution, Hold) and not table.serves(resolution.model, path):  # not loaded for nothing
+            declared = table.statuses[resolution.model].surfaces
+            self._answer_error(not_served(resolution.model, path, declared or ()))
+            return
         if resolution.wants:
-            self._ask(resolution.wants)
+            self._ask(model for model in resolution.wants if table.serves(model, path))
         if isinstance(resolution, Route):
             if self._stay is None:  # one that waits for a slot is called when its turn comes
                 self._seek(resolution)

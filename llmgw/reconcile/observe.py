@@ -27,6 +27,7 @@ from llmgw.plan import Assignment, Levels, Rollout, Stopped, Want
 from llmgw.reconcile import measured as measuring
 from llmgw.reconcile.decoded import Decoded
 from llmgw.reconcile.liveness import Liveness
+from llmgw.schedule.explain import Surfaces
 from llmgw.schedule.think import Known
 from llmgw.store import keys
 from llmgw.store.api import Store
@@ -48,6 +49,7 @@ class Seen:
     stopped: Stopped | None = None
     measured: Mapping[tuple[SpecDigest, NodeName], Measured] = field(default_factory=dict)
     levels: Levels = field(default_factory=dict)
+    surfaces: Surfaces = field(default_factory=dict)
     asks: Mapping[ModelName, Ask] = field(default_factory=dict)
     scaling: Mapping[ModelName, ScalingState] = field(default_factory=dict)
     held: Mapping[ModelName, int] = field(default_factory=dict)  #: requests, over all gateways
@@ -61,6 +63,7 @@ class Seen:
             catalog=suspended(catalog, self.suspensions),
             observed=self.observed,
             levels=self.levels,
+            surfaces=self.surfaces,
             asks=self.asks,
             scaling=self.scaling,
             held=self.held,
@@ -118,6 +121,7 @@ async def observe(
         stopped=None if stopped is None else decode(stopped.value, Stopped, where=stopped.key),
         measured=measured,
         levels=sized.levels,
+        surfaces=sized.surfaces,
         asks={ModelName(name): one for name, one in (await decoded.all(keys.ASKS, Ask)).items()},
         scaling={ModelName(name): one for name, one in (await decoded.all(keys.SCALING, ScalingState)).items()},
         held=_held(usages),

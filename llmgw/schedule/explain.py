@@ -14,6 +14,9 @@ from llmgw.units import Wall
 
 NO_LEVELS: Final[Levels] = MappingProxyType({})
 
+Surfaces = Mapping[ModelName, tuple[str, ...]]
+NO_SURFACES: Final[Surfaces] = MappingProxyType({})
+
 
 def statuses(
     plan: Plan,
@@ -24,9 +27,10 @@ def statuses(
     stopped: bool,
     instead: Mapping[ModelName, ModelName] | None = None,
     levels: Levels = NO_LEVELS,
+    surfaces: Surfaces = NO_SURFACES,
 ) -> tuple[ModelStatus, ...]:
     """One status for each model of the catalog, in name order. `instead`: the fallbacks that serve for others now."""
-    return _Stories(plan, catalog, observed, stopped, instead or {}, levels).tell(wishes)
+    return _Stories(plan, catalog, observed, stopped, instead or {}, levels, surfaces).tell(wishes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,7 @@ class _Story:
     record: RecoveryRecord | None = None  #: of the last failure
     fallback: ModelName | None = None
     gave_way: bool = False
+    surfaces: tuple[str, ...] | None = None
     specs: Sequence[SpecDigest] = ()
 
     @property
@@ -64,6 +69,7 @@ class _Stories:
         stopped: bool,
         instead: Mapping[ModelName, ModelName],
         levels: Levels,
+        surfaces: Surfaces,
     ) -> None:
         self._plan = plan
         self._catalog = catalog
@@ -71,6 +77,7 @@ class _Stories:
         self._stopped = stopped
         self._instead = instead
         self._levels = levels
+        self._surfaces = surfaces
         self._refused = {item.model: item for item in plan.unschedulable}
         self._launches: dict[ModelName, list[Launch]] = {}
         for launch in plan.launches:
@@ -88,11 +95,13 @@ class _Stories:
 
     def tell(self, wishes: Sequence[Wish]) -> tuple[ModelStatus, ...]:
         models, stirred = self._catalog.models, self._stirred()
-        sizes = _sizes.of("", self._catalog, self._observed.footprints)
+        sizes, surfaces = _sizes.of("", self._catalog, self._observed.footprints), self._surfaces
         return tuple(
             self._status(self._story(models[wish.model], wish))
             if wish.model in stirred
-            else _at_rest.of(wish.model, models[wish.model], wish, self._stopped, sizes.get(wish.model))
+            else _at_rest.of(
+                wish.model, models[wish.model], wish, self._stopped, sizes.get(wish.model), surfaces.get(wish.model)
+            )
             for wish in wishes
             if wish.model in models
         )
@@ -119,6 +128,7 @@ class _Stories:
             record=max(records, key=lambda record: record.last.at, default=None),
             fallback=self._instead.get(model.name),
             gave_way=model.name in self._plan.gave_way,
+            surfaces=self._surfaces.get(model.name),
             specs=specs,
         )
 
@@ -183,12 +193,15 @@ def _told(
         fallback=story.fallback,
         asked=story.wish.asked,
         outdated=0 if story.wish.held else sum(fact.spec not in story.specs for fact in story.kept),
+        surfaces=story.surfaces,
     )
 
 
-def _status_at_rest(model: ModelSpec, wish: Wish, stopped: bool, size: Footprint | None) -> ModelStatus:
+def _status_at_rest(
+    model: ModelSpec, wish: Wish, stopped: bool, size: Footprint | None, surfaces: tuple[str, ...] | None
+) -> ModelStatus:
     """Of a model that nothing was planned for, that nothing runs of and that did not fail."""
-    return _told(_Story(model=model, wish=wish), stopped=stopped, size=size)
+    return _told(_Story(model=model, wish=wish, surfaces=surfaces), stopped=stopped, size=size)
 
 
 _at_rest: Final[Kept[ModelName, ModelStatus]] = Kept(_status_at_rest)

@@ -17,7 +17,7 @@ from llmgw.plan import Levels, ModelStatus, Plan, Rollout, Stopped, Wish
 from llmgw.schedule import recovery, rollout, scaling
 from llmgw.schedule.claims import LEAVING
 from llmgw.schedule.decider import Decider
-from llmgw.schedule.explain import statuses
+from llmgw.schedule.explain import Surfaces, statuses
 from llmgw.schedule.rollout import Rollouts
 from llmgw.units import Instant, Wall
 
@@ -34,6 +34,7 @@ class Known:
     catalog: Catalog
     observed: Observed
     levels: Levels = field(default_factory=dict)
+    surfaces: Surfaces = field(default_factory=dict)  #: what models serve, as far as their engines say
     asks: Mapping[ModelName, Ask] = field(default_factory=dict)
     scaling: Mapping[ModelName, ScalingState] = field(default_factory=dict)
     held: Mapping[ModelName, int] = field(default_factory=dict)  #: requests that gateways hold, by model
@@ -75,8 +76,9 @@ def think(known: Known, now: Instant, *, decider: Decider | None = None) -> Thou
     decider = decider or Decider()
     plan = decider.decide(wishes, catalog, observed, now, levels=known.levels, settled=known.settled)
     told = statuses(
-        plan, wishes, catalog, observed, stopped=known.stopped is not None, instead=instead, levels=known.levels
-    )
+        plan, wishes, catalog, observed, stopped=known.stopped is not None, instead=instead, levels=known.levels,
+        surfaces=known.surfaces,
+    )  # fmt: skip
     rollouts = rollout.step(catalog, observed, known.rollouts, plan, now)
     due = [at for at in (plan.due, next_due(catalog, asks, now), _next_step(steps, catalog, now)) if at is not None]
     return Thought(

@@ -88,6 +88,17 @@ def test_an_idle_model_is_unloaded_and_the_next_request_loads_it_again(tmp_path:
         assert any("idle" in text for text in events(daemon, "stopping"))
 
 
+def test_a_model_is_not_loaded_for_what_it_does_not_serve(tmp_path: Path, smollm2: Path) -> None:
+    repo = Repo(tmp_path / "catalog")
+    repo.commit({"a.yaml": model("a", smollm2, more=LAZY)})
+    with serving(repo.path, tmp_path / "home") as daemon:
+        settled(daemon, "a", "inactive")
+        answer = httpx.post(f"{daemon.gateway}/v1/embeddings", json={"model": "a", "input": "x"}, timeout=120, **WEB)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "surface_not_served")
+        assert ask(daemon, "a").status_code == 200
+        assert [event.partition(" ")[0] for event in events(daemon, "launched")] == ["model/a:"], "by the second alone"
+
+
 def test_of_two_that_do_not_fit_together_the_second_takes_the_place_of_the_idle_first(
     tmp_path: Path, smollm2: Path
 ) -> None:

@@ -12,7 +12,7 @@ from llmgw.catalog.spec import ModelSpec, ProfileSpec, WeightsSpec
 from llmgw.engine import Engine, EngineFact, Footprint, LaunchSpec, Level, Slot, WeightsFact, shorter_context
 from llmgw.engine.manager import Engines
 from llmgw.engine.sizes import Sizes
-from llmgw.ids import EngineName
+from llmgw.ids import EngineName, ProfileName
 from llmgw.units import GIB, MIB, Bytes, Wall
 from llmgw.weights.naming import entry_name
 
@@ -193,6 +193,37 @@ def test_an_engine_is_asked_again_only_when_the_model_or_its_weights_change() ->
     larger = sizes.of(pushed, [report(weights=(weights(2),))])
     assert larger.footprints[spec_of(spec), Level.FULL].host == 2 * GIB + 8192 * MIB
     assert sizes.of(pushed, []).footprints == {}
+
+
+class Serves(Sized):
+    def surfaces(self, profile: ProfileSpec) -> frozenset[str]:
+        return frozenset({"embeddings"} if profile.options.get("embedding") else {"chat/completions", "completions"})
+
+
+class Lost(Sized):
+    def surfaces(self, profile: ProfileSpec) -> frozenset[str]:
+        raise KeyError("embedding")
+
+
+def test_what_a_model_serves_is_what_any_of_its_profiles_does() -> None:
+    spec, other = profiled(), model("b")
+    embedding = replace(spec.profiles[0], name=ProfileName("other"), options={"embedding": True})
+    sizes = Sizes(engines(Serves()))
+    assert sizes.of(catalog(spec, other), []).surfaces == {
+        spec.name: ("chat/completions", "completions"), other.name: ("chat/completions", "completions"),
+    }  # fmt: skip
+    both = replace(spec, profiles=(*spec.profiles, embedding))
+    assert sizes.of(catalog(both), []).surfaces == {spec.name: ("chat/completions", "completions", "embeddings")}
+    assert sizes.of(catalog(replace(spec, profiles=(embedding,))), []).surfaces == {spec.name: ("embeddings",)}
+
+
+@pytest.mark.parametrize("engine", [Sized(), Lost()])
+def test_of_an_engine_that_does_not_say_what_it_serves_nothing_is_known(engine: Engine) -> None:
+    assert Sizes(engines(engine)).of(catalog(profiled()), []).surfaces == {}
+    unknown = replace(profiled().profiles[0], name=ProfileName("other"), engine=EngineName("not-here"))
+    spec = profiled()
+    mixed = replace(spec, profiles=(*spec.profiles, unknown))
+    assert Sizes(engines(Serves())).of(catalog(mixed), []).surfaces == {}
 
 
 def test_weights_on_any_node_will_do() -> None:

@@ -53,6 +53,41 @@ async def test_twenty_requests_for_an_idle_model_ask_once_and_are_all_answered(r
     assert [(await task).status for task in tasks] == [200] * 20
 
 
+async def test_a_model_is_not_loaded_for_what_its_engine_says_that_it_does_not_serve(rig: Rig) -> None:
+    await rig.catalog(lazy())
+    await rig.status("m", ModelState.INACTIVE, surfaces=("embeddings",))
+    answer = await rig.post({"model": "m"})
+    assert (answer.status, answer.code) == (404, "surface_not_served")
+    said = "model 'm' does not serve /v1/chat/completions: its engine has /v1/embeddings"
+    assert answer.json["error"]["message"] == said
+    await rig.settle()
+    assert await ask_of(rig.store) is None
+    paths = ("/v1/embeddings", "/v1/audio/speech")  # of the second nothing is known
+    tasks = [asyncio.create_task(rig.post({"model": "m"}, path=path)) for path in paths]
+    await until(lambda: held(rig) == 2, "waiting")
+    assert await asked(rig)
+    await rig.endpoint("m", (await rig.engine()).url, surfaces=("embeddings",))
+    assert [(await task).status for task in tasks] == [200, 200]
+
+
+async def test_a_model_that_loads_anyway_is_not_waited_for_in_vain(rig: Rig) -> None:
+    await rig.catalog(model("m"))
+    await rig.status("m", ModelState.LOADING, surfaces=("embeddings",))
+    assert (await rig.post({"model": "m"})).code == "surface_not_served"
+
+
+async def test_what_stands_in_for_a_model_serves_what_that_model_would_not(rig: Rig) -> None:
+    """Nor is that model asked for on behalf of what it would not serve."""
+    engine = await rig.engine()
+    await rig.catalog(lazy("a"), model("b"))
+    await rig.endpoint("b", engine.url)
+    await rig.status("a", ModelState.LOADING, fallback=ModelName("b"), surfaces=("embeddings",))
+    answer = await rig.post({"model": "a"})
+    assert (answer.status, answer.headers["x-llmgw-fallback"]) == (200, "b")
+    await rig.settle()
+    assert await ask_of(rig.store, "a") is None
+
+
 async def test_a_ready_model_is_not_asked_for(rig: Rig) -> None:
     engine = await rig.engine()
     await rig.catalog(lazy())
