@@ -1,7 +1,6 @@
 """Plugins that misbehave in every way hurt nobody but themselves. All are really installed, and llmgw is a process."""
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,6 +60,14 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return install(sources.items(), root / "target", root / "wheels"), root / "cache"
 
 
+def verdict_of(plugin: str, cache: Path) -> dict[str, Any] | None:
+    """As it is remembered, with the time at which it was found. None: it was never tried."""
+    file = cache / "llmgw" / "plugins.json"
+    known = json.loads(file.read_text())["plugins"] if file.exists() else {}
+    found = [verdict for name, verdict in known.items() if f"little_{plugin}" in name]
+    return found[0] if found else None
+
+
 @pytest.fixture(scope="module")
 def listed(zoo: tuple[Path, Path]) -> dict[str, dict[str, Any]]:
     ran = llmgw("plugins", "list", "--json", env=environment(*zoo))
@@ -110,18 +117,16 @@ def test_verdicts_are_remembered_so_that_a_command_does_not_wait_for_a_hang_agai
 ) -> None:
     (tmp_path / "cluster.yaml").write_text("apiVersion: llmgw/v1\nkind: Cluster\nname: home\n")
     others = ",".join(sorted({*AT_IMPORT} - {"hangs", "raises"}))
-    began = time.monotonic()
+    before = verdict_of("hangs", zoo[1])
     ran = llmgw("validate", tmp_path, "--json", env=environment(*zoo, LLMGW_DISABLE_PLUGINS=others))
-    assert time.monotonic() - began < 9
+    assert verdict_of("hangs", zoo[1]) == before, "it was not tried again"
     assert json.loads(ran.stdout)["valid"], "no plugin's noise stands in the answer"
     assert "llmgw: plugin raises: RuntimeError: no luck today" in ran.stderr
 
 
 def test_help_is_quick_and_imports_no_plugin(zoo: tuple[Path, Path], tmp_path: Path) -> None:
-    began = time.monotonic()
     for arguments in (["--help"], ["plugins", "--help"], ["up", "--help"], ["--version"]):
         assert llmgw(*arguments, env=environment(zoo[0], tmp_path)).returncode == 0
-    assert time.monotonic() - began < 8
     assert not (tmp_path / "llmgw").exists(), "not one was tried"
 
 
@@ -235,9 +240,8 @@ def test_plugins_that_are_turned_off_are_not_imported_and_their_models_wait(
     (catalog / "models.yaml").write_text(f"{model('fine')}---\n{model('hangs')}")
     for setting in ("1", "all"):
         env = environment(zoo[0], tmp_path / f"cache-{setting}", LLMGW_DISABLE_PLUGINS=setting)
-        began = time.monotonic()
         rows = {row["name"]: row for row in json.loads(llmgw("plugins", "list", "--json", env=env).stdout)["plugins"]}
-        assert time.monotonic() - began < 8
+        assert verdict_of("hangs", tmp_path / f"cache-{setting}") is None, "it was not tried"
         assert {name for name, row in rows.items() if row["state"] == "disabled"} == set(rows) - {
             name for name, row in rows.items() if row["own"]
         }

@@ -218,10 +218,11 @@ def test_what_the_child_leaves_running_is_not_waited_for_and_is_ended(
     began = time.monotonic()
     ended = child(
         "left = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
-        f"open({str(pid_file)!r}, 'w').write(str(left.pid))\nos._exit(4)"
+        f"open({str(pid_file)!r}, 'w').write(str(left.pid))\nos._exit(4)",
+        timeout=50,
     )
     assert ended.exit == Exit(code=4)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 45
     stat = Path(f"/proc/{pid_file.read_text()}/stat")
     deadline = time.monotonic() + 10
     while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
