@@ -48,6 +48,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     code: str = ""  #: of an error of the gateway's own
     held: float | None = None
     first: float | None = None
+    first_token: float | None = None  #: of a stream: until its first event came
     tokens_in: int = 0
     tokens_out: int = 0
     tries: int = 1
@@ -64,6 +65,7 @@ class Trace:
     served_by: str = ""
     held: float | None = None
     first: float | None = None
+    first_token: float | None = None
     cancelled: bool = False
 
     def sent(self, replica: str, served_by: str, after: float) -> None:
@@ -83,6 +85,7 @@ class Trace:
             served_by=self.served_by, replica=self.replica, code=self.code,
             held=None if self.held is None else _rounded(self.held),
             first=None if self.first is None else _rounded(self.first),
+            first_token=None if self.first_token is None else _rounded(self.first_token),
             tokens_in=tokens[0], tokens_out=tokens[1], tries=tries, cancelled=self.cancelled,
         )  # fmt: skip
 

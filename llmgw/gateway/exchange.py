@@ -37,8 +37,8 @@ class Exchange(Seeking):
     """One routed request, from its arrival to the end of its answer."""
 
     __slots__ = (
-        "_begun", "_client", "_connection", "_kept", "_killed", "_line", "_reply", "_shape", "_target", "_trace",
-        "ended",
+        "_begun", "_client", "_connection", "_eventless", "_kept", "_killed", "_line", "_reply", "_shape", "_target",
+        "_trace", "ended",
     )  # fmt: skip
 
     def __init__(self, relay: Relay, client: Client, request: Request, name: str) -> None:
@@ -51,6 +51,7 @@ class Exchange(Seeking):
         self._connection: EngineConnection | None = None
         self._killed = 0  #: engines lost after they had the request, and before they answered
         self._begun = False  #: the client has the head of an answer
+        self._eventless = False  #: and it is a stream of which no event has come
         self._trace = Trace()
         self._reply = Reply(request)
         self.ended = False
@@ -121,12 +122,13 @@ class Exchange(Seeking):
     # the engine's side
 
     def engine_answered(self, answered: Answered, length: int | None, body: bytes, done: bool) -> None:
-        status = answered.status
+        status, caller = answered.status, self._request.caller
         first = self._trace.first = self._relay.loop.time() - self._started
         self._trace.status = status
         self._meter.first_byte.add(first)
+        caller.first_byte.add(first)
         self._meter.answered(status)
-        self._request.caller.answered(status)
+        caller.answered(status)
         self._request.release()
         self._begun = True
         target = self._target
@@ -137,6 +139,9 @@ class Exchange(Seeking):
                 self._refused_by(target, status)
         reply = self._reply
         head = reply.head(answered, length)
+        if reply.is_stream:
+            self._eventless = True
+            self._look_for_event(body)
         reply.tally.begin(body, stream=reply.is_stream)
         data = head + reply.framed(body, done)
         if done:
@@ -153,6 +158,8 @@ class Exchange(Seeking):
             target.read_key()
 
     def engine_sent(self, body: bytes, done: bool) -> None:
+        if self._eventless:
+            self._look_for_event(body)
         self._reply.tally.add(body)
         data = self._reply.framed(body, done)
         if done:
@@ -161,6 +168,14 @@ class Exchange(Seeking):
             self._client.write(data)
         if done:
             self._client.finish(keep_alive=self._reply.keep_alive)
+
+    def _look_for_event(self, body: bytes) -> None:
+        """An engine may send its head, and comments, long before it has read the prompt."""
+        if b"data:" in body:
+            self._eventless = False
+            after = self._trace.first_token = self._relay.loop.time() - self._started
+            self._meter.first_token.add(after)
+            self._request.caller.first_token.add(after)
 
     def engine_lost(self, why: str, *, answered: bool, stale: bool) -> None:
         target = self._target
@@ -202,6 +217,7 @@ class Exchange(Seeking):
         if self.ended:
             return
         self._meter.cancelled += 1
+        self._request.caller.cancelled += 1
         self._trace.cancelled = True
         if self._target is not None and not self._begun and self._relay.loop.time() - self._started > _IMPATIENT:
             self._target.failures += 1
@@ -266,6 +282,7 @@ class Exchange(Seeking):
     def _complete(self) -> None:
         took = self._relay.loop.time() - self._started
         self._meter.duration.add(took)
+        self._request.caller.duration.add(took)
         if self._line is not None:
             self._line.answered(took - (self._trace.held or 0.0))
         self._release()

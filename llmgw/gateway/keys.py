@@ -58,16 +58,34 @@ class Credential(NamedTuple):
         return cls(id_of(token), digest(token))
 
 
+class Mean:
+    """Of seconds: their sum, and how many there were. Keys are many, and their quantiles are in the access log."""
+
+    __slots__ = ("count", "total")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.count += 1
+        self.total += seconds
+
+
 class Caller:
     """One key's doings, for as long as there is the key. `key` None: whoever asks where no key is needed."""
 
-    __slots__ = ("_requests", "_tokens", "answers", "in_flight", "key", "limited", "tokens_in", "tokens_out")
+    __slots__ = (
+        "_requests", "_tokens", "answers", "cancelled", "duration", "first_byte", "first_token", "held", "hold",
+        "in_flight", "key", "limited", "queue", "queued", "tokens_in", "tokens_out",
+    )  # fmt: skip
 
     def __init__(self, key: ApiKey | None) -> None:
         self.key = key
         self.in_flight = 0
         self.answers: dict[str, int] = {}
-        self.limited = 0
+        self.limited = self.cancelled = self.held = self.queued = 0
+        self.hold, self.queue, self.first_byte, self.first_token, self.duration = (Mean() for _ in range(5))
         self.tokens_in = self.tokens_out = 0
         self._requests: Bucket | None = None
         self._tokens: Bucket | None = None

@@ -5,9 +5,15 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 
-from llmgw.gateway.keys import Caller
+from llmgw.gateway.keys import Caller, Mean
 from llmgw.gateway.openai import CLASSES
 
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -54,6 +60,7 @@ class ModelMeter:
     hold: Histogram = field(default_factory=Histogram)
     queue: Histogram = field(default_factory=Histogram)
     first_byte: Histogram = field(default_factory=Histogram)
+    first_token: Histogram = field(default_factory=Histogram)
     duration: Histogram = field(default_factory=Histogram)
 
     def answered(self, status: int) -> None:
@@ -82,7 +89,13 @@ _HISTOGRAMS: Final = {
     "hold": ("hold", "Of requests that waited for an endpoint of their model: how long."),
     "queue": ("queue", "Of requests that waited for a free slot of their model: how long."),
     "first_byte": ("time_to_first_byte", "From the complete request to the first byte of the engine's answer."),
+    "first_token": ("time_to_first_token", "Of streams: from the complete request to the first event of the answer."),
     "duration": ("request_duration", "From the complete request to the last byte of the engine's answer."),
+}
+_KEY_GAUGES: Final = {
+    "in_flight": "Requests of the API key under way, those that wait included.",
+    "held": "Requests of the API key that wait for an endpoint of their model.",
+    "queued": "Requests of the API key that wait for a free slot of their model.",
 }
 
 
@@ -141,7 +154,8 @@ class Meters:
 
 
 def _of_keys(callers: Iterable[Caller]) -> tuple[Metric, ...]:
-    """By the key's name, of which there are as many as the operator made."""
+    """By the key's name, of which there are as many as the operator made: of times their means, not a line for each
+    bucket."""
     requests = CounterMetricFamily(
         "llmgw_gateway_key_requests", "Requests answered, by API key and class of status.", labels=["key", "status"]
     )
@@ -149,12 +163,25 @@ def _of_keys(callers: Iterable[Caller]) -> tuple[Metric, ...]:
     limited = CounterMetricFamily(
         "llmgw_gateway_key_limited", "Requests beyond what the API key may ask.", labels=["key"]
     )
-    under_way = GaugeMetricFamily("llmgw_gateway_key_in_flight", "Requests of the API key under way.", labels=["key"])
+    gauges = {
+        attribute: GaugeMetricFamily(f"llmgw_gateway_key_{attribute}", text, labels=["key"])
+        for attribute, text in _KEY_GAUGES.items()
+    }
+    cancelled = CounterMetricFamily("llmgw_gateway_key_cancelled", _COUNTERS["cancelled"], labels=["key"])
+    means = {
+        attribute: SummaryMetricFamily(f"llmgw_gateway_key_{name}_seconds", text, labels=["key"])
+        for attribute, (name, text) in _HISTOGRAMS.items()
+    }
     for caller in callers:
         for kind, count in sorted(caller.answers.items()):
             requests.add_metric([caller.name, kind], count)
         tokens.add_metric([caller.name, "in"], caller.tokens_in)
         tokens.add_metric([caller.name, "out"], caller.tokens_out)
         limited.add_metric([caller.name], caller.limited)
-        under_way.add_metric([caller.name], caller.in_flight)
-    return requests, tokens, limited, under_way
+        cancelled.add_metric([caller.name], caller.cancelled)
+        for attribute, gauge in gauges.items():
+            gauge.add_metric([caller.name], getattr(caller, attribute))
+        for attribute, mean in means.items():
+            found: Mean = getattr(caller, attribute)
+            mean.add_metric([caller.name], found.count, found.total)
+    return requests, tokens, limited, cancelled, *gauges.values(), *means.values()

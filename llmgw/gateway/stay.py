@@ -66,9 +66,11 @@ class Stay:
         relay.held[self._who] = None
         if self.line is None:
             self._meter.held += 1
+            self._caller.held += 1
             relay.waits(self.model)
         else:
             self._meter.queued += 1
+            self._caller.queued += 1
             self.line.join(self._caller, self._who, first=first)
             relay.used()
             relay.loop.call_soon(relay.pump, self.model)  # those before it may not want the slot that is free
@@ -97,7 +99,7 @@ class Stay:
         return still_busy(self.model, waited, line.size, relay.busy_for(self.model))
 
     def end(self) -> None:
-        relay, meter = self._relay, self._meter
+        relay, meter, caller = self._relay, self._meter, self._caller
         for timer in (self._timer, self._teller):
             if timer is not None:
                 timer.cancel()
@@ -105,10 +107,14 @@ class Stay:
         if self.line is None:
             meter.held -= 1
             meter.hold.add(seconds)
+            caller.held -= 1
+            caller.hold.add(seconds)
         else:
             meter.queued -= 1
             meter.queue.add(seconds)
-            self.line.leave(self._caller, self._who)
+            caller.queued -= 1
+            caller.queue.add(seconds)
+            self.line.leave(caller, self._who)
         relay.admission.leave(self.model, self._size)
         del relay.held[self._who]
         relay.used()

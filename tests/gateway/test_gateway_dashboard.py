@@ -17,7 +17,9 @@ async def test_every_metric_on_the_dashboard_is_one_that_a_gateway_exposes(rig: 
     assert (await wire.answer()).status == 200
     told: set[str] = set()
     for family in rig.gateway.collect():
-        ends = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}.get(family.type, [""])
+        ends = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"], "summary": ["_sum", "_count"]}.get(
+            family.type, [""]
+        )
         told |= {family.name + end for end in ends}
     shown = {
         name

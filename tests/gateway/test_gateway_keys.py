@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from gateway_rig import DONE, STREAM_HEAD, Asked, Rig, chunked, echo, event, model, post, say, until
+from gateway_rig import DONE, STREAM_HEAD, Asked, Rig, chunked, echo, event, lazy, model, post, say, until
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -214,6 +214,65 @@ async def test_tokens_a_minute_count_what_engines_say_and_are_overdrawn_once(rig
     assert (limited.status, 11 <= int(limited.headers["retry-after"]) <= 13) == (429, True)
     assert rig.metric("llmgw_gateway_key_tokens_total", key="ada", direction="in") == 70
     assert rig.metric("llmgw_gateway_tokens_out_total", model="m") == 50
+
+
+async def test_the_first_token_of_a_stream_is_its_first_event_not_its_head_nor_a_comment(rig: Rig) -> None:
+    go_on = asyncio.Event()
+
+    async def tell(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(STREAM_HEAD)
+        for part in (b": still reading\n\n", event("a"), event("b")):
+            writer.write(chunked(part))
+            await writer.drain()
+            await go_on.wait()
+        writer.write(DONE)
+
+    await rig.serving(tell)
+    token = await key(rig)
+    wire = await rig.wire()
+    wire.send(post({**CHAT, "stream": True}, headers=bearer(token)))
+    await wire.reader.readuntil(b": still reading")
+    names = ("time_to_first_byte", "time_to_first_token", "request_duration")
+
+    def counts() -> list[list[float]]:
+        return [
+            [rig.metric(f"llmgw_gateway_{name}_seconds_count", model="m") for name in names],
+            [rig.metric(f"llmgw_gateway_key_{name}_seconds_count", key="ada") for name in names],
+        ]
+
+    assert counts() == [[1, 0, 0]] * 2
+    await asyncio.sleep(0.05)
+    go_on.set()
+    await wire.reader.readuntil(b"0\r\n\r\n")
+    await until(lambda: counts() == [[1, 1, 1]] * 2, "complete")
+    sums = [rig.metric(f"llmgw_gateway_key_{name}_seconds_sum", key="ada") for name in names]
+    assert 0 <= sums[0] <= sums[1] - 0.04 <= sums[2] - 0.04, "uvloop counts in milliseconds"
+
+
+async def test_an_answer_that_is_no_stream_has_no_first_token(rig: Rig) -> None:
+    await rig.serving(say({}))
+    assert (await rig.post(CHAT)).status == 200
+    assert rig.metric("llmgw_gateway_time_to_first_token_seconds_count", model="m") == 0
+    assert rig.metric("llmgw_gateway_time_to_first_byte_seconds_count", model="m") == 1
+
+
+async def test_who_waits_and_who_left_is_counted_by_key(rig: Rig) -> None:
+    await rig.catalog(lazy())
+    token = await key(rig)
+
+    def told(name: str) -> float:
+        return rig.metric(f"llmgw_gateway_key_{name}", key="ada")
+
+    waits, leaves = await rig.wire(), await rig.wire()
+    for wire in (waits, leaves):
+        wire.send(post(CHAT, headers=bearer(token)))
+    await until(lambda: told("held") == 2, "two waiting")
+    await leaves.close()
+    await until(lambda: told("held") == 1, "one left")
+    assert (told("cancelled_total"), told("in_flight"), told("queued")) == (1, 1, 0)
+    await rig.endpoint("m", (await rig.engine()).url)
+    assert (await waits.answer()).status == 200
+    assert (told("held"), told("hold_seconds_count"), told("request_duration_seconds_count")) == (0, 2, 1)
 
 
 async def test_streams_are_counted_by_their_last_word_or_by_their_events(rig: Rig) -> None:
