@@ -13,7 +13,7 @@ from llmgw.catalog import notify_rules, references, scaling_rules, windows
 from llmgw.catalog.build import build_profile
 from llmgw.catalog.document import Document, Path, as_list, as_mapping, json_path, quoted
 from llmgw.catalog.files import source_text
-from llmgw.catalog.hosts import is_loopback
+from llmgw.catalog.hosts import fault_of, is_loopback
 from llmgw.catalog.levels import LEVELS
 from llmgw.catalog.member import Member
 from llmgw.catalog.schemas import BROKEN_SCHEMA, check_options, did_you_mean, to_bytes, to_seconds
@@ -158,12 +158,15 @@ def _gives(document: Document, path: Path, key: str) -> bool:
 
 
 def _run_elsewhere(document: Document) -> Iterator[Problem]:
-    """What says nothing of a model that others run."""
+    """What says nothing of a model that others run, and an address that is none."""
     value = as_mapping(document.value)
     for key in _OF_PLACING if "external" in value else ():
         if key in value:
             remedy = "write one of the two" if key == "profiles" else "remove it, or write `profiles` for `external`"
             yield document.problem((key,), f"says nothing of a model that is run elsewhere: {remedy}", at_key=True)
+    url = as_mapping(value.get("external")).get("url")
+    if isinstance(url, str) and (fault := fault_of(url)) is not None:
+        yield document.problem(("external", "url"), f"nothing can be sent there: {fault}")
 
 
 def _unencrypted(document: Document) -> Iterator[Problem]:

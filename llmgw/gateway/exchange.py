@@ -60,7 +60,7 @@ class Exchange(Seeking):
 
     def _send(self, route: Route, target: Target) -> None:
         relay, model = self._relay, route.model
-        if target.unusable is not None:
+        if target.unusable is not None and not target.usable_by_now():
             self._answer_error(unusable(model, target.unusable))
             return
         # In another's place it is asked as it asks for itself: what was meant for the other may not suit it.
@@ -92,7 +92,7 @@ class Exchange(Seeking):
     async def _dial(self, target: Target) -> None:
         try:
             connection = await dial(target, CONNECT)
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, ValueError) as error:
             self._not_reached(target, f"cannot connect: {error or 'timed out'}")
             return
         if self._target is not target:  # the client left meanwhile

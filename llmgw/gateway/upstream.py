@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from llmgw.catalog.hosts import fault_of
 from llmgw.engine.api import engine_key
 from llmgw.gateway.affinity import seed
 from llmgw.gateway.balance import UNLIMITED
@@ -45,11 +46,17 @@ class Address(NamedTuple):
     tls: bool = False
 
 
+NOWHERE: Final = Address("", 0, "", "")
+"""Of an external model whose address is none."""
+
+
 def address_of(url: str, *, external: bool = False) -> Address:
     """Where an endpoint is. Raises ValueError for anything but http://host:port, or https:// of an external one.
 
     An external one's `base` stands for the `/v1` of a request's path.
     """
+    if (fault := fault_of(url)) is not None:
+        raise ValueError(f"cannot connect to {url!r}: {fault}")
     parts = urlsplit(url)
     schemes = ("http", "https") if external else ("http",)
     if parts.scheme not in schemes or not parts.hostname:
@@ -79,15 +86,23 @@ class Target:
     """An endpoint and what the gateway keeps with it. `outstanding`, `turn`, `tier`, `weight`: for the balancer."""
 
     __slots__ = (
-        "base", "called", "external", "failures", "full_weight", "head", "heard", "host", "id", "idle", "known",
-        "last_used", "latest", "line", "losses", "model", "netloc", "outstanding", "port", "seed", "slots",
+        "_misplaced", "base", "called", "external", "failures", "full_weight", "head", "heard", "host", "id", "idle",
+        "known", "last_used", "latest", "line", "losses", "model", "netloc", "outstanding", "port", "seed", "slots",
         "suspect_until", "tier", "tls", "trial", "turn", "unusable", "url", "weight", "withdrawn",
     )  # fmt: skip
 
     def __init__(self, endpoint: Endpoint, secret: bytes) -> None:
-        """Raises ValueError for a URL that `address_of` refuses."""
+        """Raises ValueError for a URL that `address_of` refuses; an external one then cannot be used: it comes from the
+        catalog, and that of another version may hold what this one's refuses."""
         external = self.external = endpoint.external
-        address = address_of(endpoint.url, external=external is not None)
+        self.unusable: str | None = None  #: why nothing can be sent there
+        self._misplaced: str | None = None
+        try:
+            address = address_of(endpoint.url, external=external is not None)
+        except ValueError as error:
+            if external is None:
+                raise
+            address, self._misplaced = NOWHERE, str(error)
         self.id: ReplicaId = endpoint.id
         self.model: ModelName = endpoint.model
         self.url = endpoint.url
@@ -97,7 +112,6 @@ class Target:
         self.netloc = address.netloc
         self.tls = address.tls
         self.called = (external.model if external is not None else None) or endpoint.model  #: by those who run it
-        self.unusable: str | None = None  #: why nothing can be sent there
         self.head = b""
         if external is None:
             self._set_key(engine_key(secret, endpoint.id))
@@ -130,14 +144,19 @@ class Target:
         return self.base.removesuffix(b"/v1") + target
 
     def read_key(self) -> None:
-        """Of an external one, where its document says it is. Read again when it is refused: keys are changed in files
-        while everything runs."""
+        """Of an external one, where its document says it is. Read again when it is refused, or was not there: keys are
+        changed in files while everything runs."""
         assert self.external is not None
         try:
             self._set_key("" if self.external.api_key is None else read_token(self.external.api_key, "its key"))
-            self.unusable = None
+            self.unusable = self._misplaced
         except SecretMissing as error:
             self.unusable = str(error)
+
+    def usable_by_now(self) -> bool:
+        """Of one that could not be used. Its key's file may be there by now."""
+        self.read_key()
+        return self.unusable is None
 
     def _set_key(self, key: str) -> None:
         lines = f"Host: {self.netloc}\r\n"
@@ -383,7 +402,8 @@ def tls() -> ssl.SSLContext:
 
 
 async def dial(target: Target, timeout: float) -> EngineConnection:
-    """A fresh connection to an endpoint. Raises OSError or TimeoutError (after `timeout` seconds)."""
+    """A fresh connection to an endpoint. Raises OSError, TimeoutError (after `timeout` seconds) or ValueError: what
+    looks a host up judges for itself what is one."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(timeout):
         _, connection = await loop.create_connection(

@@ -108,10 +108,31 @@ async def test_a_key_that_is_not_there_is_told_and_one_that_is_changed_is_read_a
     assert (told.status, told.code) == (503, "model_failed")
     assert str(file) in told.json["error"]["message"]
     file.write_text("sk-old")
-    await rig.catalog(elsewhere(engine.url, "far", api_key=SecretRef(from_file=str(file))))
-    assert (await rig.post({"model": "far"})).status == 401
+    assert (await rig.post({"model": "none"})).status == 401  # nobody has to tell the gateway that it is there now
     file.write_text("sk-new")
-    assert [(await rig.post({"model": "far"})).status for _ in range(2)] == [401, 200]
+    assert [(await rig.post({"model": "none"})).status for _ in range(2)] == [401, 200]
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://h:99999/v1", "http://h/\u8def", "http://h\u8def/v1", "http://:80/v1", "http://[::1/v1", "http://a..b/v1"],
+)
+async def test_an_address_that_is_none_is_told_and_all_other_models_are_served(rig: Rig, url: str) -> None:
+    await rig.serving()
+    await rig.catalog(elsewhere(url))
+    told = await rig.post({"model": "far"})
+    assert (told.status, told.code) == (503, "model_failed")
+    assert url in told.json["error"]["message"]
+    assert (await rig.post({"model": "m"})).status == 200
+    assert rig.metric("llmgw_gateway_in_flight", model="far") == 0
+
+
+async def test_whatever_stands_in_the_way_of_connecting_the_request_is_answered(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmgw.gateway.upstream.fault_of", lambda url: None)
+    await rig.catalog(elsewhere("http://a..b/v1"))  # which the resolver takes for no name: a ValueError
+    assert (await rig.post({"model": "far"})).code == "engine_lost"
 
 
 async def test_an_external_model_stands_in_for_one_of_ours(rig: Rig) -> None:
