@@ -152,7 +152,7 @@ def _rest(catalog: Catalog) -> _AtRest:
     )
 
 
-_all_at_rest: Final = Once(_rest, most=4)
+_all_at_rest: Final = Once(_rest)
 
 
 def _model_at_rest(model: ModelSpec) -> tuple[Bounds, Wish]:

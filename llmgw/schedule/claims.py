@@ -86,7 +86,7 @@ def _named_drafts(catalog: Catalog) -> frozenset[ModelName]:
     return frozenset(profile.draft_model for profile in profiles if profile.draft_model is not None)
 
 
-_drafts_of: Final = Once(_named_drafts, most=4)
+_drafts_of: Final = Once(_named_drafts)
 
 
 class _Sorting:

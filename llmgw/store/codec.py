@@ -3,7 +3,7 @@
 A reader keeps what it does not know (`keep`) and refuses what is newer than itself.
 """
 
-from functools import lru_cache
+import weakref
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -41,14 +41,13 @@ def decode_shared(raw: bytes, kind: type[T]) -> T:
     """The same for values that many ask for again and again, while their bytes are the same: each of a catalog's models
     is read by all that happens, and most models are those of the catalog before. Not for what changes all the time,
     which would only fill the memory. Nobody may change the value."""
-    key: Any = kind
-    value: T = _decoded(raw, key)
-    return value
+    shared: T | None = _shared.get((kind, raw))
+    if shared is None:
+        shared = _shared[kind, raw] = decode(raw, kind)
+    return shared
 
 
-@lru_cache(maxsize=65_536)
-def _decoded(raw: bytes, kind: Any) -> Any:
-    return decode(raw, kind)
+_shared: Final["weakref.WeakValueDictionary[tuple[type[Any], bytes], Any]"] = weakref.WeakValueDictionary()
 
 
 class _Version(msgspec.Struct):

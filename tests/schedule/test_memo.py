@@ -2,7 +2,7 @@
 
 import pytest
 
-from llmgw.memo import Kept, Once
+from llmgw.memo import Kept, Living, Once
 
 
 class Counting:
@@ -14,21 +14,45 @@ class Counting:
         return of
 
 
+class Thing:
+    """Equal to any other; its hash is not to be had."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Thing)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 def test_once_makes_one_answer_for_each_object_and_not_for_its_equal() -> None:
-    make = Counting()
+    make = CountingThings()
     once = Once(make)
-    first, second = [1], [1]
-    assert once(first) is once(first)
-    assert once(second) == once(first)
-    assert make.made == 2
+    first, second = Thing(), Thing()
+    assert once(first) == once(first) == 1
+    assert once(second) == 2
 
 
-def test_once_forgets_all_with_one_more_than_it_keeps_and_answers_all_the_same() -> None:
-    make = Counting()
-    once = Once(make, most=2)
-    values = [[number] for number in range(3)]
-    assert [once(value) for value in (*values, *values)] == [(value,) for value in (*values, *values)]
-    assert make.made > 3
+def test_what_is_known_of_an_object_goes_with_it_and_is_never_taken_for_anothers() -> None:
+    known: Living[Thing, int] = Living()
+    once = Once(CountingThings())
+    stays = Thing()
+    known.put(stays, -1)
+    for number in range(1000):  # most of them where the one before was
+        thing = Thing()
+        assert known.get(thing) is None
+        known.put(thing, number)
+        assert known.get(thing) == number
+        assert once(thing) == once(thing) == number + 1
+    del thing
+    assert (len(known), known.get(stays)) == (1, -1)
+
+
+class CountingThings:
+    def __init__(self) -> None:
+        self.made = 0
+
+    def __call__(self, of: Thing) -> int:
+        self.made += 1
+        return self.made
 
 
 def test_an_answer_is_kept_while_all_that_it_is_made_of_is_equal() -> None:
@@ -52,7 +76,7 @@ def test_a_failure_to_make_an_answer_is_kept_by_neither() -> None:
             raise ValueError("not yet")
         return "made"
 
-    once, kept, value = Once(make), Kept[str, str](make), [1]
+    once, kept, value = Once(make), Kept[str, str](make), Thing()
     with pytest.raises(ValueError, match="not yet"):
         once(value)
     with pytest.raises(ValueError, match="not yet"):

@@ -1,5 +1,6 @@
 """Catalogs by their content: equal ones are the same keys, and what changed is all that is written and read."""
 
+import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -158,6 +159,21 @@ async def test_as_long_as_the_models_are_the_same_they_are_one_object() -> None:
     assert second is not None
     assert first.models is second.models
     assert store.got == [keys.APPLIED]
+
+
+async def test_readers_share_what_is_in_force_and_nobody_keeps_what_was() -> None:
+    store, readers = MemoryStore(), [Catalogs(), Catalogs()]
+    seen: list[weakref.ref[ModelSpec]] = []
+    for number in range(20):
+        await put_in_force(store, described(models(3), 1, f"text {number}"))
+        first, second = [await reader.in_force(store) for reader in readers]
+        assert first is not None
+        assert second is not None
+        for name in first.models:
+            assert first.models[name] is second.models[name]
+        seen += [weakref.ref(model) for model in first.models.values()]
+        del first, second
+    assert len({id(model) for one in seen if (model := one()) is not None}) == 3
 
 
 async def test_a_reader_of_two_stores_tells_each_ones_models() -> None:

@@ -10,7 +10,7 @@ import pytest
 from llmgw.errors import TerminalError
 from llmgw.ids import Digest, Revision
 from llmgw.store.api import LARGEST
-from llmgw.store.codec import decode_shared, encode
+from llmgw.store.codec import encode
 from llmgw.store.histories import decode_entry, decode_past, encode_entry
 from llmgw.store.values import HistoryEntry
 from llmgw.units import Wall
@@ -58,9 +58,3 @@ def test_a_damaged_entry_is_told_with_where_it_lies(packed: str) -> None:
     raw = json.dumps({**json.loads(encode(entry(1))), "packed": packed}).encode()
     with pytest.raises(TerminalError, match="catalog/history/3"):
         decode_entry(raw, where="catalog/history/3")
-
-
-def test_equal_bytes_are_decoded_once() -> None:
-    raw = encode(entry(1))
-    assert decode_shared(raw, HistoryEntry) is decode_shared(bytes(bytearray(raw)), HistoryEntry)
-    assert decode_shared(encode(entry(2)), HistoryEntry) != decode_shared(raw, HistoryEntry)
