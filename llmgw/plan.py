@@ -25,6 +25,7 @@ class Reason(StrEnum):
     DISK = "disk"
     GROUP = "group"
     DRAFT = "draft"  #: its companion cannot be there
+    NO_FILE = "file unusable"  #: one that is served in place is not there, or cannot be used
     SIZE_UNKNOWN = "size unknown"
     NO_NODE = "no node has reported"
     # why a replica is stopped

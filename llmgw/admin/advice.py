@@ -99,14 +99,21 @@ def _refusals(model: ModelRow, places: Sequence[PlaceRow]) -> Iterator[str]:
             case Reason.DRAFT:
                 yield f"{place.node}: its draft model has to be there too, and cannot ({place.detail})"
             case Reason.DISK:
-                lacking = format_bytes(max(0, place.need - place.have))
-                yield f"{place.node}: free {lacking} where weights are kept (`llmgw collect` lists what is not wanted)"
-            case Reason.SIZE_UNKNOWN:
+                yield from _no_disk(place)
+            case Reason.SIZE_UNKNOWN | Reason.NO_FILE:
                 yield f"{place.node}: {place.detail}"
             case Reason.ENGINE:
                 yield f"{place.node}: `llmgw doctor` there tells how to get the engine {model.engine}"
     if not places:
         yield "no node has reported: is llmgw running there?"
+
+
+def _no_disk(place: PlaceRow) -> Iterator[str]:
+    # Where there is nothing to have, the reserve is short of something too.
+    lacking = format_bytes(place.need - place.have) if place.have else f"more than {format_bytes(place.need)}"
+    figures = f" ({place.detail})" if place.detail else ""
+    yield f"{place.node}: free {lacking} where weights are kept{figures}: `llmgw collect` lists what is not wanted"
+    yield f"or lower `reserve.disk` of {place.node}, or use another `--cache`"
 
 
 def _no_memory(model: ModelRow, place: PlaceRow) -> Iterator[str]:

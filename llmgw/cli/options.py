@@ -74,7 +74,7 @@ def port_range(text: str) -> range:
     """`LO-HI`, both included. Raises UsageError."""
     low, dash, high = text.partition("-")
     if not dash or not low.isdecimal() or not high.isdecimal() or not 1 <= int(low) <= int(high) <= 65535:
-        raise UsageError(f"--engine-ports {text}: write a first and a last port, such as 18000-18999")
+        raise UsageError(f"--engine-ports {text}: write a first and a last port, such as 21000-21999")
     return range(int(low), int(high) + 1)
 
 

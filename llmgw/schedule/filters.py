@@ -8,7 +8,7 @@ from llmgw.facts import Observed, Phase, ReplicaFact, WeightsFact
 from llmgw.ids import NodeName
 from llmgw.plan import Reason, Rejection
 from llmgw.schedule.room import usable
-from llmgw.units import Bytes
+from llmgw.units import Bytes, format_bytes
 from llmgw.weights.lookup import on_node
 from llmgw.weights.naming import stem
 
@@ -87,7 +87,11 @@ class Filters:
         need = Bytes(sum(size for source, size in missing.items() if source not in coming))
         reserve = self._catalog.cluster.node(node).reserve.disk
         have = Bytes(max(0, report.disk.free - reserve - sum(coming.values())))
-        return None if need <= have else Rejection(node=node, reason=Reason.DISK, need=need, have=have)
+        if need <= have:
+            return None
+        kept = f", `reserve.disk` keeps {format_bytes(reserve)}" if reserve else ""
+        detail = f"{format_bytes(report.disk.free)} free{kept}"
+        return Rejection(node=node, reason=Reason.DISK, need=need, have=have, detail=detail)
 
     def missing(self, profile: ProfileSpec, node: NodeName) -> list[WeightsSpec]:
         """Of its files, those that the node does not hold."""

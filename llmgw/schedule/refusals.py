@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from llmgw.catalog.spec import Catalog
+from llmgw.catalog.spec import Catalog, ProfileSpec, WeightsSpec
 from llmgw.facts import Level, Observed
 from llmgw.ids import NodeName
 from llmgw.plan import Reason, Rejection
@@ -14,6 +14,7 @@ from llmgw.schedule.placement import Fit, Placement, Want, Way
 from llmgw.schedule.residency import HOST
 from llmgw.schedule.room import Room, share
 from llmgw.units import Bytes, format_bytes
+from llmgw.weights.naming import canonical, is_local, local_path
 
 MOST: Final = 200
 """Nodes that are told of one by one."""
@@ -52,6 +53,8 @@ class Refusals:
         if way.records or profile.draft_model is not None or way.model.groups or self._placement.was_measured(way.spec):
             return None
         footprint = self._observed.footprints.get((way.spec, Level.FULL))
+        if footprint is None and any(_says_why(spec) for spec in profile.roles.values()):
+            return None
         where = (placement.pools, placement.nodes, tuple(sorted(placement.labels.items())))
         what = (profile.name, profile.engine, tuple(profile.options), profile.devices, profile.exclusive, footprint)
         return (self._nodes.version, where, what, want.pinned, want.priority, want.yields)
@@ -81,9 +84,19 @@ class Refusals:
     def _unknown(self, way: Way, name: NodeName) -> Rejection:
         if way.profile.draft_model is not None and self._observed.footprints.get((way.spec, Level.FULL)) is not None:
             return Rejection(node=name, reason=Reason.DRAFT, detail=f"{way.profile.draft_model} cannot run there")
+        if (lacking := self._lacking(way.profile, name)) is not None:
+            return Rejection(node=name, reason=Reason.NO_FILE, detail=lacking)
         untold = [spec.untold for spec in way.profile.roles.values() if spec.untold is not None]
         advice = untold[0] if untold else "declare `memory`, or `size` under `weights`, in the profile"
         return Rejection(node=name, reason=Reason.SIZE_UNKNOWN, detail=advice)
+
+    def _lacking(self, profile: ProfileSpec, name: NodeName) -> str | None:
+        """A file that would be served in place, which the node has looked for in vain: there is no size to declare."""
+        if self._observed.nodes[name].catalog != self._catalog.digest:
+            return None
+        missing = (canonical(spec.source) for spec in self._filters.missing(profile, name))
+        path = next((local_path(source) for source in missing if is_local(source)), None)
+        return path and f"{path} is not there, or cannot be used: put it there, or correct its `source`"
 
     def _memory(self, place: Place, fit: Fit, want: Want) -> Rejection | None:
         """Device memory first: it is what there is least of."""
@@ -133,3 +146,8 @@ class Refusals:
             return ""
         budget = format_bytes(room.limit[bounded[0]])
         return f"budget {budget} each" if device else f"budget {budget}"
+
+
+def _says_why(spec: WeightsSpec) -> bool:
+    """Whether a size that nobody knows may have a reason of this very file."""
+    return spec.untold is not None or is_local(canonical(spec.source))

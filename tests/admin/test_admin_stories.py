@@ -329,6 +329,7 @@ def failure(kind: str) -> FailureRow:
     [
         (model(ModelState.UNSCHEDULABLE), [], [], "no node has reported"),
         (model(ModelState.UNSCHEDULABLE), [place("disk", need=3 * GIB, have=GIB)], [], "free 2.0 GiB where weights"),
+        (model(ModelState.UNSCHEDULABLE), [place("disk", need=3 * GIB)], [], "free more than 3.0 GiB where weights"),
         (model(ModelState.UNSCHEDULABLE), [place("engine unavailable")], [], "how to get the engine cpu"),
         (model(ModelState.UNSCHEDULABLE), [place("size unknown", detail="declare `memory`")], [], "declare `memory`"),
         (

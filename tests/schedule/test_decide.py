@@ -193,6 +193,21 @@ def test_a_source_that_did_not_tell_its_size_is_the_reason() -> None:
     assert "there is no file x.gguf" in str(plan_for(catalog(a), observed()).unschedulable[0])
 
 
+def test_each_file_that_is_not_there_is_named_not_a_size_asked_for() -> None:
+    a, b = (model(name, weights=WeightsSpec(source=f"file:///srv/{name}%20x.gguf")) for name in ("a", "b"))
+    plan = plan_for(catalog(a, b), observed())
+    assert [refused.rejections[0].reason for refused in plan.unschedulable] == [Reason.NO_FILE, Reason.NO_FILE]
+    assert [str(refused).split(" is not there")[0] for refused in plan.unschedulable] == [
+        "file unusable on box: /srv/a x.gguf",
+        "file unusable on box: /srv/b x.gguf",
+    ]
+    there = report(
+        weights=[WeightsFact(source="file:///srv/a%20x.gguf", entry=None, size=gib(1), last_wanted=NOW.wall)]
+    )
+    (unknown, _) = plan_for(catalog(a, b), observed(node=there)).unschedulable
+    assert unknown.rejections[0].reason is Reason.SIZE_UNKNOWN
+
+
 def test_a_size_nobody_has_looked_up_yet_is_waited_for_not_refused() -> None:
     a = model("a")
     before = report(catalog="of-yesterday")
@@ -234,6 +249,7 @@ def test_weights_that_do_not_fit_the_disk_are_refused_before_the_first_byte() ->
     plan = plan_for(catalog(a), observed(sizes=[(a, 4)], node=report(disk=3)))
     (rejection,) = plan.unschedulable[0].rejections
     assert (rejection.reason, rejection.need, rejection.have) == (Reason.DISK, gib(5), gib(2))
+    assert rejection.detail == "3.0 GiB free, `reserve.disk` keeps 1.0 GiB"
 
 
 def test_weights_that_are_there_need_no_disk() -> None:
