@@ -88,6 +88,9 @@ class _Stop(Exception):
     """The rest of the file cannot be judged; the problem is noted."""
 
 
+_UNSEEN_BREAKS: Final = "\u2028\u2029\x85"
+
+
 class _Composer:
     def __init__(self, file: str, text: str) -> None:
         self.problems: list[Problem] = []
@@ -108,7 +111,8 @@ class _Composer:
         except _Stop:
             return found
         except MarkedYAMLError as error:
-            self._note(self._mark(error.problem_mark or error.context_mark), f"not valid YAML: {_reason(error)}")
+            place = self._mark(error.problem_mark or error.context_mark)
+            self._note(place, f"not valid YAML: {self._unseen_break(place[0]) or _reason(error)}")
         except ReaderError as error:
             self._note(self._place_of(error.position), "a control character: remove it, or write it as an escape")
         except YAMLError:
@@ -251,6 +255,12 @@ class _Composer:
             self.problems = [problem for problem in self.problems if (problem.line, problem.column) != drop]
         self.problems.append(Problem(self._file, *place, "$", message))
 
+    def _unseen_break(self, line: int) -> str | None:
+        """What came in with text that was pasted, ends the line for a parser and for no editor."""
+        text = self._lines[line - 1] if 0 < line <= len(self._lines) else ""
+        found = [f"U+{ord(each):04X}" for each in _UNSEEN_BREAKS if each in text]
+        return f"the line holds {found[0]}, which ends a line though it does not look so: remove it" if found else None
+
     def _mark(self, mark: Any) -> Place:
         return self._last if mark is None else (mark.line + 1, mark.column + 1)
 
@@ -259,12 +269,32 @@ class _Composer:
         return before.count("\n") + 1, position - (before.rfind("\n") + 1) + 1
 
 
+_UNCLOSED: Final = "while scanning a quoted scalar"
+
+_HINTS: Final = (
+    (re.compile(r"mapping values are not allowed"), "put quotes around text that holds `: `, and align the keys"),
+    (re.compile(r"block (mapping|collection|sequence)"), "keys of one mapping, and items of one list, begin alike"),
+    (re.compile(r"flow (mapping|sequence)"), "is a bracket closed, and is there a comma between items?"),
+    (re.compile(r"cannot start any token"), "put quotes around it"),
+    (re.compile(r"got '\{'$"), "put quotes around text that holds braces"),
+)
+"""What the parser's words mostly come from."""
+
+
+def _told_at(error: MarkedYAMLError) -> Any:
+    """A quote that is never closed is told where it opens: the parser notices at the end of the file."""
+    if error.context == _UNCLOSED:
+        return error.context_mark
+    return error.problem_mark or error.context_mark
+
+
 def _reason(error: MarkedYAMLError) -> str:
     """The parser's own words, which quote tokens' kinds and single characters, never the text around them."""
     parts = [part for part in (error.context, error.problem) if isinstance(part, str) and part]
-    words = ", ".join(parts).replace("('<", "<").replace(">',)", ">")
+    words = " ".join(", ".join(parts).replace("('<", "<").replace(">',)", ">").split())[:200]
     if r"'\t' that cannot start" in words:
         return "a tab where YAML wants spaces: indent with spaces"
-    if words.endswith("but got '{'"):
-        words += ": put quotes around text that holds braces"
-    return " ".join(words.split())[:200] or "cannot be parsed"
+    if error.context == _UNCLOSED and "end of stream" in words:
+        return "a quote that is never closed"
+    hint = next((hint for pattern, hint in _HINTS if pattern.search(words)), None)
+    return f"{words}: {hint}" if hint else words or "cannot be parsed"

@@ -150,6 +150,9 @@ def test_many_beginnings_of_a_conflict_without_an_end_take_no_time() -> None:
 
 
 def test_a_tab_is_told_in_a_persons_words() -> None:
+    hidden = "the line holds U+2028, which ends a line though it does not look so: remove it"
+    assert faults("a: b # say\u2028hello there\nc: d\n") == [f"a.yaml:1:12: not valid YAML: {hidden}"]
+    assert faults("a: b\nc: 'say\u2028hello'\n") == []
     assert faults("a:\n\t- b\n") == ["a.yaml:2:1: not valid YAML: a tab where YAML wants spaces: indent with spaces"]
 
 
