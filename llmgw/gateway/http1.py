@@ -168,21 +168,28 @@ class RequestParser:
         known, first = self._known, self.part is START
         if known is not None and first and (at := known.body_in(data)) and self._again(known.meaning, data[at:]):
             return
-        began_before = self.part is HEAD
+        began_before, in_body, size = self.part is HEAD, self.part is BODY, self._size
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._decline_upgrade(data[upgrade.args[0] :])
+            self._decline_upgrades(memoryview(data)[upgrade.args[0] :])
         except httptools.HttpParserError as error:
-            if self.refusal is None and not self.last:
-                self.refusal = _bad_request(f"not an HTTP request: {error}")
-                self._drop_body()
+            self._misread(error)
         if self.part is HEAD and began_before:
             self._fed_head += len(data)
             if self._fed_head > MAX_HEAD:
                 self._refuse_head()
+        elif in_body and self.part is BODY and self._size == size:
+            self._read_beside(len(data))
         if first and len(self.ready) == 1:
             self._remember(data, self.ready[0])
+
+    def _read_beside(self, size: int) -> None:
+        """Bytes of a body's framing: trailers, which llhttp's wrapper gathers and tells of only when they are whole."""
+        self._fed_head += size
+        if self._fed_head > MAX_HEAD and self.refusal is None:
+            self.refusal = _headers_too_large()
+            self._drop_body()
 
     def _again(self, head: Head, body: bytes) -> bool:
         """Take a whole request whose head came before. False: it is to be parsed as any other, and refused as such."""
@@ -260,6 +267,7 @@ class RequestParser:
             self._body = bytearray(self._body)
             self._body += data
         self._size += len(data)
+        self._fed_head = 0
 
     def on_message_complete(self) -> None:
         request = self._request
@@ -304,22 +312,36 @@ class RequestParser:
         if length > self._buffers.limit - self._buffers.used:
             self._refuse(_OVERLOADED)  # before it is sent
 
-    def _decline_upgrade(self, rest: bytes) -> None:
-        """Take a request that offers to switch protocols (h2c, as Java's client does by default) for a plain one.
+    def _decline_upgrades(self, rest: memoryview) -> None:
+        """Take requests that offer to switch protocols (h2c, as Java's client does by default) for plain ones.
 
-        llhttp ends such a message at its head, so that its body would be lost: it is parsed anew without the offer.
+        llhttp ends such a message at its head, so that its body would be lost: it is parsed anew without the offer. So
+        is each that follows in `rest`, one after the other: a client may send thousands in one go.
         """
+        pieces: list[bytes | memoryview] = [rest, self._without_offer()]
+        while pieces and self.refusal is None:
+            piece = pieces.pop()
+            try:
+                self._parser.feed_data(piece)
+            except httptools.HttpParserUpgrade as upgrade:
+                pieces += (memoryview(piece)[upgrade.args[0] :], self._without_offer())
+            except httptools.HttpParserError as error:
+                self._misread(error)
+                return
+
+    def _without_offer(self) -> bytes:
+        """The head at which the parser ended, for a new one."""
         self._upgrading = False
-        parser, head = self._parser, [b"%b %b HTTP/1.1\r\n" % (self._parser.get_method(), self._url)]
-        if parser.get_method() == b"CONNECT":
-            self.refusal = ApiError(
-                status=405, code=Code.METHOD_NOT_ALLOWED, message="CONNECT: this is no proxy", allow="GET, POST"
-            )
-            return
+        parser = self._parser
+        method, version = parser.get_method(), parser.get_http_version().encode()
+        if method == b"CONNECT":
+            message = "CONNECT: this is no proxy"
+            self.refusal = ApiError(status=405, code=Code.METHOD_NOT_ALLOWED, message=message, allow="GET, POST")
+        head = [b"%b %b HTTP/%b\r\n" % (method, self._url, version)]
         for name, value in self._headers:
             low = name.lower()
             if low == b"connection":
-                value = b"close" if b"close" in value.lower() else b"keep-alive"
+                value = b",".join(token for token in value.split(b",") if token.strip().lower() != b"upgrade")
             if low != b"upgrade":
                 head.append(b"%b: %b\r\n" % (name, value))
         if self._length is not None:
@@ -328,7 +350,12 @@ class RequestParser:
             head.append(b"X-Request-Id: %b\r\n" % self._id)
         self._parser = httptools.HttpRequestParser(self)
         self.part = START
-        self.feed(b"".join((*head, b"\r\n", rest)))
+        return b"".join((*head, b"\r\n"))
+
+    def _misread(self, error: httptools.HttpParserError) -> None:
+        if self.refusal is None and not self.last:
+            self.refusal = _bad_request(f"not an HTTP request: {error}")
+            self._drop_body()
 
     def close(self) -> None:
         """No more will come, and nothing of what came is wanted."""

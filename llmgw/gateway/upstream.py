@@ -33,7 +33,8 @@ READ_AHEAD: Final = 48 * 1024
 client does not take it. With the kernel's own, which grows to megabytes, a slow stream holds three times as much.
 Engines are near: at a millisecond's distance it allows 50 MB a second. Models that others run are not limited."""
 MAX_HEAD: Final = 256 * 1024
-"""Bytes of an answer's status line and header fields; what has been read together with their end may be more."""
+"""Bytes of an answer's status line and header fields, and of its trailers, which the parser gathers until they are
+whole; what has been read together with their end may be more."""
 _JOIN: Final = 128 * 1024
 """Up to this size, copying a body behind its head is cheaper than a second write."""
 
@@ -209,7 +210,7 @@ class EngineConnection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._answered = self._head_told = self._complete = self._extra = False
         self._keep = False
-        self._head_fed = 0  #: bytes read of a head that is not complete
+        self._head_fed = 0  #: bytes read of a head or of trailers that are not complete
 
     @property
     def usable(self) -> bool:
@@ -297,16 +298,20 @@ class EngineConnection(asyncio.Protocol):
                 self._lose(str(error.__context__) if unfit else f"its answer is not HTTP: {error}")
                 return
             self._extra = True
-        if self._answer is not None:
-            if first and self._complete and self._keep and self._body and not self._extra:  # a body: 204 has none
-                if self._answer is target.latest:  # as with requests: the second time
-                    target.known = Repeat.of(data, b"".join(self._body), self._answer)
-                target.latest = self._answer
-            self._tell(receiver, self._answer)
-        elif (fed := self._head_fed + len(data)) > MAX_HEAD:
-            self._lose(f"the head of its answer is larger than {format_bytes(Bytes(MAX_HEAD))}")
-        else:
-            self._head_fed = fed
+        answer = self._answer
+        if answer is None or not (self._body or self._complete):  # within a head, or trailers
+            self._head_fed += len(data)
+            if self._head_fed > MAX_HEAD:
+                self._lose(f"the header fields of its answer are larger than {format_bytes(Bytes(MAX_HEAD))}")
+            elif answer is not None:
+                self._tell(receiver, answer)
+            return
+        self._head_fed = 0
+        if first and self._complete and self._keep and self._body and not self._extra:  # a body: 204 has none
+            if answer is target.latest:  # as with requests: the second time
+                target.known = Repeat.of(data, b"".join(self._body), answer)
+            target.latest = answer
+        self._tell(receiver, answer)
 
     def _tell(self, receiver: Receiver, answer: Answered) -> None:
         length = self._length

@@ -6,8 +6,11 @@ from collections.abc import AsyncIterator
 import pytest
 from gateway_rig import Asked, Rig, echo, get, model, opened, post, say, until
 
+from llmgw.gateway.admission import Buffers
 from llmgw.gateway.client import Limits
-from llmgw.units import Seconds
+from llmgw.gateway.http1 import RequestParser
+from llmgw.gateway.keys import Caller
+from llmgw.units import Bytes, Seconds
 
 
 async def test_pipelined_requests_are_answered_in_order(rig: Rig) -> None:
@@ -152,6 +155,29 @@ async def test_a_head_that_never_ends_is_refused(rig: Rig) -> None:
     assert (await wire.answer()).status == 431
 
 
+@pytest.mark.parametrize("begun", [b"0\r\nX: ", b"0\r\nX", b"0\r\nX: y\r\nZ: ", b"2;x="])
+async def test_a_body_that_never_ends_its_trailers_or_a_chunks_line_is_refused(rig: Rig, begun: bytes) -> None:
+    """The parser gathers a field until it is whole, so that its size is known to nobody before."""
+    wire = await rig.wire()
+    head = b"POST /v1/embeddings HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    wire.send(head + b'6\r\n{"m": \r\n' + begun)
+    for _ in range(100):
+        wire.send(b"y" * 2000)
+        await asyncio.sleep(0)
+    assert (await wire.answer()).status == 431
+    assert rig.metric("llmgw_gateway_body_bytes") == 0
+
+
+def test_a_body_of_many_chunks_may_have_a_lot_of_framing() -> None:
+    parser = RequestParser(lambda: 1 << 20, Buffers(Bytes(1 << 20)), lambda credential: (Caller(None), None))
+    parser.feed(b"POST /v1/embeddings HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for _ in range(20_000):  # each chunk in three reads, of which two bring nothing of the body
+        for part in (b"1;eeeee\r\n", b"x", b"\r\n"):
+            parser.feed(part)
+    parser.feed(b"0\r\n\r\n")
+    assert parser.ready[0].body == b"x" * 20_000
+
+
 async def test_nothing_is_taken_for_a_request_after_a_bad_one(rig: Rig) -> None:
     wire = await rig.wire()
     wire.send(get("/health") + b"nonsense\r\n\r\n" + get("/health"))
@@ -204,6 +230,32 @@ async def test_an_offer_to_upgrade_is_declined_without_losing_the_body(rig: Rig)
     assert (await wire.answer()).json == {"status": "ok"}
     assert engine.asked[0].json == {"model": "m"}
     assert not {"upgrade", "http2-settings"} & engine.asked[0].headers.keys()
+
+
+async def test_thousands_of_offers_to_upgrade_in_one_go_are_declined_one_after_the_other(rig: Rig) -> None:
+    await rig.catalog(model("m"))
+    wire = await rig.wire()
+    offer = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+    wire.send(get("/health", headers=offer) * 2000 + get("/v1/models"))
+    for _ in range(2000):
+        assert (await wire.answer()).json == {"status": "ok"}
+    assert (await wire.answer()).json["object"] == "list"
+
+
+async def test_what_an_offer_to_upgrade_says_besides_counts_as_ever(rig: Rig) -> None:
+    engine = await rig.serving()
+    answer = await rig.post(
+        {"model": "m"}, headers="Connection: X-Hop, upgrade\r\nUpgrade: h2c\r\nX-Hop: 1\r\nX-End: 1\r\n"
+    )
+    assert answer.status == 200
+    assert {"x-hop", "x-end"} & engine.asked[0].headers.keys() == {"x-end"}
+    wire = await rig.wire()
+    wire.send(b"GET /health HTTP/1.0\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n")
+    assert (await wire.answer()).status == 200
+    assert await wire.until_closed() == b""
+    wire = await rig.wire()
+    wire.send(get("/health", headers="Connection: close, upgrade\r\nUpgrade: h2c\r\n"))
+    assert (await wire.answer()).headers["connection"] == "close"
 
 
 async def test_head_and_options_are_answered_without_a_body(rig: Rig) -> None:

@@ -228,6 +228,26 @@ async def test_an_answer_that_is_all_headers_is_given_up(rig: Rig) -> None:
     assert sent < 8_000_000
 
 
+async def test_an_answer_whose_trailers_never_end_is_given_up(rig: Rig) -> None:
+    sent = 0
+
+    async def endless(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\nX: ")
+        for _ in range(4000):
+            writer.write(b"y" * 4000)
+            await writer.drain()
+            sent += 4000
+        writer.write(b"\r\n\r\n")
+
+    await rig.serving(endless)
+    wire = await rig.wire()
+    wire.send(post({"model": "m"}))
+    assert b"\r\n2\r\nab\r\n" in await wire.until_closed()  # and no last chunk
+    assert sent < 8_000_000
+    assert rig.metric("llmgw_gateway_in_flight", model="m") == 0
+
+
 async def test_an_engine_that_answers_before_it_has_read_the_request_is_heard(rig: Rig) -> None:
     """Its connection is not used again: what it left unread would be taken for the next request."""
     hasty = await asyncio.start_server(_answer_at_once, "127.0.0.1", 0)
