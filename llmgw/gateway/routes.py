@@ -152,14 +152,17 @@ class RoutingTable:
             lacking={name: lacks for name, some in by_model.items() if (lacks := _lacking(some))},
         )  # fmt: skip
 
-    def resolve(self, name: str, *, fallback: bool = True) -> Resolution:
-        """What becomes of a request for `name`. Without `fallback`: no other model's answer will do."""
+    def resolve(self, name: str, *, fallback: bool = True, path: str = "") -> Resolution:
+        """What becomes of a request for `name`. Without `fallback`: no other model's answer will do; nor will that of
+        one whose engines do not serve `path`."""
         if self.applied is None:
             return NOT_READY
         if self.stopped is not None:
             return self.stop_refusal(self.stopped)
-        found = None if fallback else self.strict.get(name)
-        return found or self.names.get(name) or self._unknown(name)
+        found = self.names.get(name)
+        if self.strict and (own := self.strict.get(name)) is not None and not (fallback and self._suits(found, path)):
+            return own
+        return found or self._unknown(name)
 
     def find(self, name: str) -> ModelSpec | Refusal:
         """The model of that name or alias, whatever its state."""
@@ -171,6 +174,13 @@ class RoutingTable:
         surface, status = DECLARED.get(path), self.statuses.get(model)
         declared = None if status is None else status.surfaces
         return surface is None or declared is None or surface in declared
+
+    def _suits(self, stand_in: Resolution | None, path: str) -> bool:
+        """Whether who stands in for a model serves what it is asked for."""
+        if isinstance(stand_in, Route):
+            lacking = self.lacking.get(stand_in.model, {}).get(path, ())
+            return len(lacking) < len(stand_in.endpoints)
+        return not isinstance(stand_in, Hold) or self.serves(stand_in.model, path)
 
     def stop_refusal(self, stopped: Stopped) -> Refusal:
         return Refusal(

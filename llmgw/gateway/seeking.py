@@ -63,7 +63,11 @@ class Seeking(ABC):
 
     def route(self) -> None:
         """Send, hold, or refuse, by the table in force."""
-        self._go(self._relay.table.resolve(self._name, fallback=self._request.head.fields.fallback))
+        self._go(self._resolved())
+
+    def _resolved(self) -> Resolution:
+        head = self._request.head
+        return self._relay.table.resolve(self._name, fallback=head.fields.fallback, path=head.path)
 
     def _go(self, resolution: Resolution) -> None:
         if self._stay is not None and not self._stay.goes_on(resolution):
@@ -172,7 +176,7 @@ class Seeking(ABC):
 
     def serve(self) -> bool:
         """Its turn has come: send it where there is a free slot. False: none of them will do."""
-        resolution = self._relay.table.resolve(self._name, fallback=self._request.head.fields.fallback)
+        resolution = self._resolved()
         if self._stay is None or not self._stay.goes_on(resolution) or not isinstance(resolution, Route):
             self._go(resolution)
             return False
@@ -189,7 +193,7 @@ class Seeking(ABC):
         if stay is not None and stay.line is not None:
             self._turn_away(stay.overdue(stay.line))
             return
-        resolution = relay.table.resolve(self._name, fallback=self._request.head.fields.fallback)
+        resolution = self._resolved()
         if isinstance(resolution, Hold):
             waited = Seconds(relay.loop.time() - self._started)
             self._answer_error(still_loading(resolution, waited, relay.clock.now().wall))

@@ -153,6 +153,36 @@ async def test_an_engine_of_the_fallback_that_is_lost_leads_to_the_next_one(rig:
     assert rig.metric("llmgw_gateway_fallback_total", model="a") == 1
 
 
+async def test_a_fallback_answers_only_what_its_engines_serve(rig: Rig) -> None:
+    engine = await rig.engine()
+    await rig.catalog(model("a"), lazy("b"))
+    await failed(rig)
+
+    await rig.status("b", ModelState.INACTIVE, surfaces=("chat/completions",))
+    told = await rig.post({"model": "a"}, "/v1/embeddings")
+    assert (told.status, told.code) == (503, "model_failed")  # not 404: the model itself serves it, when it is well
+    assert await ask_of(rig.store, "b") is None
+    await rig.endpoint("b", engine.url, surfaces=("chat/completions",))
+    assert (await rig.post({"model": "a"}, "/v1/embeddings")).code == "model_failed"
+    assert (await rig.post({"model": "a"})).headers["x-llmgw-fallback"] == "b"
+    assert (await rig.post({"model": "b"}, "/v1/embeddings")).code == "surface_not_served"
+
+
+async def test_who_waits_for_a_model_whose_fallback_does_not_serve_it_goes_on_waiting(rig: Rig) -> None:
+    other = await rig.engine()
+    await rig.catalog(model("a"), model("b"))
+    await rig.endpoint("b", other.url, surfaces=("chat/completions",))
+    await rig.status("a", ModelState.LOADING, fallback=B)
+    held = asyncio.create_task(rig.post({"model": "a"}, "/v1/embeddings"))
+    await until(lambda: rig.metric("llmgw_gateway_held", model="a") == 1)
+    await rig.status("a", ModelState.LOADING, fallback=B, reason="about to be tried again")
+    assert rig.metric("llmgw_gateway_hold_seconds_count", model="a") == 0  # the same stay, not a new one
+    own = await rig.engine()
+    await rig.endpoint("a", own.url)
+    assert (await held).status == 200
+    assert (len(own.asked), len(other.asked)) == (1, 0)
+
+
 async def test_models_are_listed_with_their_fallback_while_it_serves(rig: Rig) -> None:
     engine = await rig.engine()
     await rig.catalog(model("a", "alias"), model("b"))
