@@ -27,6 +27,11 @@ AT_ONCE: Final = 64
 meanwhile, and to hand it back and forth: at 5,000 requests a second that made the slowest hundredth a millisecond
 slower."""
 STDOUT: Final = "-"
+NAME: Final = 200
+"""Characters that are written of a model's name as it was asked for: the longest that there can be. All of a body,
+which has megabytes, may be the name of no model."""
+PATH: Final = 1024
+"""Characters that are written of a path."""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -80,8 +85,8 @@ class Trace:
     ) -> Line:  # fmt: skip
         head = request.head
         return Line(
-            at=at, id=request.id, method=head.method, path=head.path, status=self.status, took=_rounded(took),
-            client=client, key=request.caller.name, model=model, asked="" if asked == model else asked,
+            at=at, id=request.id, method=head.method, path=head.path[:PATH], status=self.status, took=_rounded(took),
+            client=client, key=request.caller.name, model=model, asked="" if asked == model else asked[:NAME],
             served_by=self.served_by, replica=self.replica, code=self.code,
             held=None if self.held is None else _rounded(self.held),
             first=None if self.first is None else _rounded(self.first),

@@ -59,6 +59,16 @@ async def test_a_line_says_who_asked_for_what_and_how_it_went_and_nothing_of_wha
     assert file.stat().st_mode & 0o7 == 0, "not for everybody"
 
 
+async def test_no_line_is_longer_for_a_name_or_a_path_that_is_nobodys(rig: Rig, file: Path) -> None:
+    access = await logged(rig, file)
+    await rig.serving()
+    assert (await rig.post({"model": "n" * 1_000_000})).code == "model_not_found"
+    assert (await rig.ask(b"GET /%b HTTP/1.1\r\nHost: a\r\n\r\n" % (b"p" * 60_000))).status == 404
+    named, long = await lines(access, file, 2)
+    assert named["asked"] == "n" * 200
+    assert long["path"] == "/" + "p" * 1023
+
+
 async def test_refusals_have_their_code_and_those_who_left_are_told(rig: Rig, file: Path) -> None:
     access = await logged(rig, file)
 
