@@ -68,7 +68,7 @@ def understand(headers: tuple[tuple[bytes, bytes], ...]) -> Fields:
             found[low] = value if low not in found else found[low] + b", " + value
         if low not in _NOT_FORWARDED:
             forward.append((low, name, value))
-    dropped = _named(found.get(b"connection", b""))
+    dropped = named_in([found.get(b"connection", b"")])
     origin, coding, expect = found.get(b"origin"), found.get(b"transfer-encoding"), found.get(b"expect")
     return Fields(
         size=size,
@@ -86,9 +86,9 @@ def understand(headers: tuple[tuple[bytes, bytes], ...]) -> Fields:
     )
 
 
-def _named(connection: bytes) -> Sequence[bytes]:
-    """Fields that a Connection header makes hop-by-hop."""
-    return [token.strip().lower() for token in connection.split(b",")] if connection else ()
+def named_in(connection: Sequence[bytes]) -> frozenset[bytes]:
+    """Fields that the values of Connection fields make hop-by-hop."""
+    return frozenset(token.strip().lower() for value in connection for token in value.split(b","))
 
 
 def _credential(found: dict[bytes, bytes]) -> Credential | None:

@@ -4,7 +4,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from llmgw.gateway import http1
-from llmgw.gateway.fields import HOP_BY_HOP, REMEMBERED
+from llmgw.gateway.fields import HOP_BY_HOP, REMEMBERED, named_in
 from llmgw.gateway.http1 import Request
 from llmgw.gateway.openai import ApiError, error_event
 from llmgw.gateway.tokens import Tally
@@ -38,13 +38,14 @@ def understand(status: int, headers: tuple[tuple[bytes, bytes], ...]) -> Answere
     if codings and codings != [b"chunked"]:
         raise ValueError("the only transfer coding of an answer that is understood is 'chunked'")
     lines, stream, plain = [http1.status_line(status)], False, True
+    dropped = named_in([value for name, value in headers if name.lower() == b"connection"])
     for name, value in headers:
         low = name.lower()
         if low == b"content-type":
             stream = value.lower().startswith(b"text/event-stream")
         elif low == b"content-encoding":
             plain = False
-        if low not in _NOT_RELAYED:
+        if low not in _NOT_RELAYED and low not in dropped:
             lines += (name, b": ", value, b"\r\n")
     lines.append(b"X-Accel-Buffering: no\r\n")  # nginx in front of us must not collect the stream
     return Answered(status, b"".join(lines), stream and plain, bool(codings))
