@@ -162,8 +162,10 @@ def _run_elsewhere(document: Document) -> Iterator[Problem]:
     value = as_mapping(document.value)
     for key in _OF_PLACING if "external" in value else ():
         if key in value:
-            remedy = "write one of the two" if key == "profiles" else "remove it, or write `profiles` for `external`"
-            yield document.problem((key,), f"says nothing of a model that is run elsewhere: {remedy}", at_key=True)
+            remedy = "write one or the other" if key == "profiles" else "remove it, or write `profiles` for `external`"
+            yield document.problem(
+                (key,), f"says nothing of a model that is run elsewhere (`external`): {remedy}", at_key=True
+            )
     url = as_mapping(value.get("external")).get("url")
     if isinstance(url, str) and (fault := fault_of(url)) is not None:
         yield document.problem(("external", "url"), f"nothing can be sent there: {fault}")

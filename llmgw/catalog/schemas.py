@@ -35,6 +35,8 @@ PART: Final = "part"
 _WHOLE: Final = frozenset({"required", "dependentRequired", "anyOf", "oneOf", "not", "if", "minProperties"})
 """Keywords that what is missing may yet satisfy."""
 
+MOST_KEYS: Final = 30  #: that a message lists
+
 _TYPES: Final = {
     "object": "a mapping", "array": "a list", "string": "text", "integer": "a whole number",
     "number": "a number", "boolean": "true or false", "null": "nothing",
@@ -131,8 +133,8 @@ def _translate(error: ValidationError, document: Document, prefix: Path) -> Iter
         yield document.problem(path, f"not supported yet: {what}", at_key=True)
     elif error.validator == "additionalProperties" and isinstance(error.instance, dict):
         for key in _unknown_keys(error.instance, schema):
-            known = [name for name, value in schema.get("properties", {}).items() if not _is_barred(value)]
-            message = f"unknown key {quoted(key)}{did_you_mean(key, known)}"
+            known = _open_keys(schema)
+            message = f"unknown key {quoted(key)}{did_you_mean(key, known) or _known_here(known)}"
             yield document.problem((*path, key), message, at_key=True)
     elif error.validator == "required" and isinstance(error.instance, dict):
         wanted: Any = error.validator_value
@@ -167,7 +169,9 @@ def _message(error: ValidationError, schema: Mapping[str, Any], path: Path) -> s
         case "pattern":
             if list(path[-2:]) == ["weights", "source"]:
                 return _wrong_source(str(error.instance), schema)
-            return f"expected {_expected(schema, f'text that matches {wanted}')}"
+            return (
+                f"expected {_expected(schema, f'text that matches {wanted}')}{_by_another_name(error.instance, path)}"
+            )
         case "minimum":
             return f"must be at least {wanted}"
         case "maximum":
@@ -192,13 +196,16 @@ def _message(error: ValidationError, schema: Mapping[str, Any], path: Path) -> s
 
 def _wrong_type(value: Any, wanted: str | Sequence[str], schema: Mapping[str, Any]) -> str:
     names = [wanted] if isinstance(wanted, str) else list(wanted)
-    message = (
-        f"expected {_expected(schema, ' or '.join(_TYPES.get(name, name) for name in names))}, found {found(value)}"
-    )
+    kinds = " or ".join(_TYPES.get(name, name) for name in names)
+    if names == ["object"] and (keys := _open_keys(schema)):
+        kinds = f"{kinds} with {_listed(keys)}"
+    message = f"expected {_expected(schema, kinds)}, found {found(value)}"
     if "boolean" in names and isinstance(value, str) and value.lower() in _WORDS_OF_YAML_1_1:
         return f"{message}: YAML 1.2 reads yes, no, on and off as text; write true or false"
     if names == ["string"] and isinstance(value, bool | int | float):
         return f"{message}: put quotes around it"
+    if names == ["array"] and not isinstance(value, list | dict | None):
+        return f"{message}: put brackets around it, `[` and `]`"
     return message
 
 
@@ -229,6 +236,24 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` or nothing."""
     near = difflib.get_close_matches(word[:100], sorted(known), n=1, cutoff=0.6)
     return f"; did you mean {quoted(near[0])}?" if near else ""
+
+
+def _known_here(known: Sequence[str]) -> str:
+    return f"; known here: {_listed(known)}" if known else ""
+
+
+def _listed(keys: Sequence[str]) -> str:
+    more = len(keys) - MOST_KEYS
+    return ", ".join(keys[:MOST_KEYS]) + (f" and {more} more" if more > 0 else "")
+
+
+def _open_keys(schema: Mapping[str, Any]) -> list[str]:
+    return [name for name, value in schema.get("properties", {}).items() if not _is_barred(value)]
+
+
+def _by_another_name(value: Any, path: Path) -> str:
+    """Names of models are often published in capitals."""
+    return "; `aliases` may hold a model's other spellings" if path == ("name",) and value != str(value).lower() else ""
 
 
 def _expected(schema: Mapping[str, Any], otherwise: str) -> str:

@@ -111,7 +111,7 @@ class _Composer:
         except _Stop:
             return found
         except MarkedYAMLError as error:
-            place = self._mark(error.problem_mark or error.context_mark)
+            place = self._mark(_told_at(error))
             self._note(place, f"not valid YAML: {self._unseen_break(place[0]) or _reason(error)}")
         except ReaderError as error:
             self._note(self._place_of(error.position), "a control character: remove it, or write it as an escape")
@@ -272,11 +272,11 @@ class _Composer:
 _UNCLOSED: Final = "while scanning a quoted scalar"
 
 _HINTS: Final = (
-    (re.compile(r"mapping values are not allowed"), "put quotes around text that holds `: `, and align the keys"),
-    (re.compile(r"block (mapping|collection|sequence)"), "keys of one mapping, and items of one list, begin alike"),
-    (re.compile(r"flow (mapping|sequence)"), "is a bracket closed, and is there a comma between items?"),
-    (re.compile(r"cannot start any token"), "put quotes around it"),
     (re.compile(r"got '\{'$"), "put quotes around text that holds braces"),
+    (re.compile(r"mapping values are not allowed"), "put quotes around text that holds `: `, and align the keys"),
+    (re.compile(r"block (mapping|collection|sequence)"), "begin keys of one mapping in one column, and items too"),
+    (re.compile(r"flow (mapping|sequence)"), "close the bracket, and put a comma between items"),
+    (re.compile(r"cannot start any token"), "put quotes around it"),
 )
 """What the parser's words mostly come from."""
 

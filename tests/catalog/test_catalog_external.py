@@ -58,11 +58,14 @@ def test_an_address_without_a_path_means_v1(url: str, expected: str) -> None:
         (external("url: 'https://a..b/v1'"), "$.external.url: nothing can be sent there: its host is no name"),
         (external("url: 'https://x/\u8def'"), "$.external.url: nothing can be sent there: it is not ASCII"),
         (external("url: https://x, api_key: sk-secret"), "from_env"),
-        (external(more="scaling: {min: 2}\n"), "$.scaling: says nothing of a model that is run elsewhere: remove it"),
+        (
+            external(more="scaling: {min: 2}\n"),
+            "$.scaling: says nothing of a model that is run elsewhere (`external`): remove it",
+        ),
         (external(more="fallback: far\n"), "$.fallback: says nothing of a model that is run elsewhere"),
         (
             MODEL + "external: {url: https://x}\n",
-            "$.profiles: says nothing of a model that is run elsewhere: write one",
+            "$.profiles: says nothing of a model that is run elsewhere (`external`): write one",
         ),
     ],
 )

@@ -192,6 +192,8 @@ def test_the_wrong_branch_is_not_blamed() -> None:
     [
         ("context: 0", "8:14: $.profiles[0].context: must be at least 1"),
         ("context: 4k", "8:14: $.profiles[0].context: expected a whole number, found text"),
+        ("args: -v", "8:11: $.profiles[0].args: expected a list, found text: put brackets around it, `[` and `]`"),
+        ("gpu: 1", "8:5: $.profiles[0].gpu: unknown key 'gpu'; known here: name, engine, weights, draft, files, con"),
         ("context:", "8:5: $.profiles[0].context: expected a whole number, found nothing"),
         ("memory: 9 gigs", "8:13: $.profiles[0].memory: expected a size such as 24GiB or 500MB"),
         ("memory: 0GiB", "8:13: $.profiles[0].memory: must be at least 1 B"),
@@ -218,6 +220,19 @@ def test_the_wrong_branch_is_not_blamed() -> None:
 def test_a_wrong_value_is_told_by_what_was_expected(lines: str, problem: str) -> None:
     found = texts(model(profile=lines))
     assert [text[: len(f"a.yaml:{problem}")] for text in found][-1] == f"a.yaml:{problem}"
+
+
+def test_what_a_mapping_may_hold_is_said_where_something_else_stands() -> None:
+    assert texts(f"{CLUSTER}gateway: 5m\nnodes: {{a: {{budget: 12GiB}}}}\n") == [
+        "a.yaml:3:10: $.gateway: expected a mapping with cold_start_timeout, max_body, queue_timeout, "
+        "max_waiting, slow_start, found text",
+        "a.yaml:4:21: $.nodes.a.budget: expected a mapping with host, device, found text",
+    ]
+
+
+def test_a_name_in_capitals_is_told_where_it_can_stand() -> None:
+    (found,) = texts(MODEL.replace("name: qwen", "name: Qwen"))
+    assert found.endswith("first and last; `aliases` may hold a model's other spellings")
 
 
 def test_an_unknown_engine_is_named_with_those_that_are_there() -> None:
