@@ -18,6 +18,7 @@ from llmgw.catalog import gitrun
 from llmgw.catalog.gitrun import last_line
 from llmgw.errors import CatalogUnreadable
 
+_LONGEST: Final = 4096  #: characters of a name for a commit: what a path may have
 TIMEOUT: Final = 10.0
 """Seconds for one git command: a hung network file system must not hang the watcher."""
 
@@ -120,8 +121,8 @@ def facts(
     `known`: an earlier answer for these; of the same commit it is the answer, since a commit never changes.
     Raises FileNotFoundError without a git to ask, CatalogUnreadable when git fails otherwise.
     """
-    if revision.startswith("-"):
-        return None  # git would take it for an option
+    if revision.startswith("-") or "\0" in revision or len(revision) > _LONGEST:
+        return None  # git would take it for an option, or cannot be given it
     answer = _git(directory, timeout, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}", env=env)
     if answer.returncode != 0:
         _explain(directory, answer.stderr)

@@ -51,8 +51,11 @@ def run(
 ) -> subprocess.CompletedProcess[bytes]:
     """Blocks. `said`: on its standard input; `where`: for messages.
 
-    Raises FileNotFoundError without a git to ask, CatalogUnreadable where it does not answer in `timeout` seconds.
+    Raises FileNotFoundError without a git to ask, CatalogUnreadable where it does not answer in `timeout` seconds, and
+    for words that no program can be given.
     """
+    if any("\0" in word for word in words):
+        raise CatalogUnreadable("git cannot be asked for a name that holds a NUL")
     try:
         # A group of its own: Ctrl-C is for llmgw, not for the git that it happens to be asking.
         process = subprocess.Popen(

@@ -71,7 +71,9 @@ def test_a_branch_or_tag_that_is_misspelt_is_told_which_one_is_meant(catalog: Pa
     assert str(raised.value) == told.format(catalog)
 
 
-@pytest.mark.parametrize("name", ["nope", "HEAD~9", "--output=/tmp/x", "-h", "HEAD:catalog", "", "a\nb"])
+@pytest.mark.parametrize(
+    "name", ["nope", "HEAD~9", "--output=/tmp/x", "-h", "HEAD:catalog", "", "a\nb", "a\0b", "é" * 200_000]
+)
 def test_what_is_no_commit_is_told(catalog: Path, name: str) -> None:
     with pytest.raises(CatalogUnreadable, match="no revision"):
         read_revision(catalog, name)
