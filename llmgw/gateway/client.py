@@ -50,7 +50,8 @@ class ClientConnection(asyncio.Protocol):
 
     __slots__ = (
         "_advancing", "_awaited", "_backlog", "_backlog_size", "_busy", "_exchange", "_limits", "_lingering",
-        "_loop", "_parser", "_patience", "_service", "_transport", "_writing_paused", "closing", "deadline", "peer",
+        "_loop", "_parser", "_patience", "_service", "_transport", "_unsent", "_writing_paused", "closing", "deadline",
+        "peer",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +76,7 @@ class ClientConnection(asyncio.Protocol):
         self._backlog: list[bytes] = []
         self._backlog_size = 0
         self._writing_paused = False
+        self._unsent = 0  #: bytes of answers that the client had not taken when its patience was looked at last
         self._lingering = False
         self.peer = ""  #: the address that it comes from
         self.closing = False  #: close after the answer under way
@@ -114,6 +116,7 @@ class ClientConnection(asyncio.Protocol):
 
     def eof_received(self) -> None:
         self._cancel()  # and the transport closes itself, after what was written
+        self.deadline = self._loop.time() + self._limits.linger
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel()
@@ -123,6 +126,7 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._writing_paused = True
+        self._unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
         self.deadline = self._loop.time() + self._limits.stalled
         if self._exchange is not None:
             self._exchange.pause()
@@ -258,6 +262,10 @@ class ClientConnection(asyncio.Protocol):
         """The deadline is over."""
         transport, self.deadline = self._transport, NEVER
         if transport is None:
+            return
+        before, self._unsent = self._unsent, transport.get_write_buffer_size()
+        if self._unsent and self._unsent != before and not self._lingering:  # it takes its answer, however slowly
+            self.deadline = self._loop.time() + self._limits.stalled
             return
         if (
             self._busy

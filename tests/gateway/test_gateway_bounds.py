@@ -8,11 +8,12 @@ import socket
 import tracemalloc
 from collections.abc import Callable, Iterator
 
+import pytest
 from gateway_rig import STREAM_HEAD, Asked, Rig, chunked, event, get, model, opened, post, until
 
 from llmgw.gateway.client import Limits
 from llmgw.gateway.openai import read_model, rewrite_model
-from llmgw.units import KIB, MIB, Bytes
+from llmgw.units import KIB, MIB, Bytes, Seconds
 
 
 async def silent(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -73,6 +74,70 @@ def _connect(rig: Rig) -> socket.socket:
     with contextlib.suppress(BlockingIOError):
         sock.connect(rig.gateway.address)
     return sock
+
+
+async def unsent(rig: Rig, fields: str) -> tuple[socket.socket, int]:
+    """A client that has taken nothing of an answer that is complete, but for what the gateway could not send yet. How
+    long its body is."""
+    piece, sent = bytes(16 * KIB), 0
+
+    async def more_than_the_kernel_takes(
+        asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        nonlocal sent
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n")
+        stuck = 0
+        while stuck < 20:  # a kernel takes more after a moment
+            stuck = stuck + 1 if waiting() else 0
+            if not stuck:
+                writer.write(chunked(piece))
+                sent += len(piece)
+            await asyncio.sleep(0.001)
+        writer.write(b"0\r\n\r\n")
+
+    def waiting() -> int:
+        return client._transport.get_write_buffer_size() if client._transport is not None else 0
+
+    await rig.serving(more_than_the_kernel_takes)
+    sock = _connect(rig)
+    await until(lambda: rig.gateway._connections, "the connection")
+    (client,) = rig.gateway._connections
+    assert client._transport is not None
+    client._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 * KIB)
+    sock.send(post({"model": "m"}, headers=fields))
+    await until(lambda: sent and rig.metric("llmgw_gateway_request_duration_seconds_count", model="m"), "the answer")
+    assert waiting()
+    return sock, sent
+
+
+@pytest.mark.parametrize("fields", ["", "Connection: close\r\n"])
+async def test_a_client_that_takes_its_answer_slowly_gets_all_of_it(fields: str) -> None:
+    """Its engine is done long before: neither idleness nor closing ends what is not sent yet."""
+    async with opened(Limits(idle=Seconds(0.1), linger=Seconds(0.1), sweep=Seconds(0.02))) as rig:
+        sock, sent = await unsent(rig, fields)
+        await asyncio.sleep(0.3)  # three times as long as either patience
+        got = 0
+        while got < sent and (data := await asyncio.get_running_loop().sock_recv(sock, 64 * KIB)):
+            got += data.count(0)
+        assert got == sent
+        sock.close()
+
+
+async def test_one_that_takes_no_more_of_it_is_let_go() -> None:
+    patience = Seconds(0.1)
+    async with opened(Limits(stalled=patience, idle=patience, linger=patience, sweep=Seconds(0.02))) as rig:
+        sock, _ = await unsent(rig, "Connection: close\r\n")
+        await until(lambda: not rig.gateway._connections, "the connection being given up")
+        sock.close()
+
+
+async def test_one_that_leaves_without_taking_it_is_let_go() -> None:
+    async with opened(Limits(stalled=Seconds(0.1), linger=Seconds(0.1), sweep=Seconds(0.02))) as rig:
+        sock, _ = await unsent(rig, "")
+        sock.send(post({"model": "m"})[:-1])
+        sock.shutdown(socket.SHUT_WR)
+        await until(lambda: not rig.gateway._connections, "the connection being given up")
+        sock.close()
 
 
 @contextlib.contextmanager
