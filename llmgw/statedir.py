@@ -1,5 +1,6 @@
 """STATE: the directory that a daemon owns. Its version, its lock, its secrets; files replaced atomically."""
 
+import errno
 import fcntl
 import os
 import secrets
@@ -93,7 +94,7 @@ class StateDir:
             found = version.read_text(errors="replace").strip()
             self.replicas.mkdir(exist_ok=True, mode=0o700)
         except OSError as error:
-            raise StateDirError(f"cannot use the state directory {self.root}: {error.strerror}") from error
+            raise StateDirError(f"cannot use the state directory {self.root}: {fault(error)}") from error
         if not found.isdigit():
             raise StateDirError(f"{version} is damaged: write {LAYOUT} into it, or name another directory with --state")
         if int(found) > LAYOUT:
@@ -123,7 +124,7 @@ class StateDir:
             if not path.exists() or path.read_bytes().strip() != secret:
                 write_atomic(path, secret + b"\n", mode=0o600)
         except OSError as error:
-            raise StateDirError(f"cannot use {path}: {error.strerror}") from error
+            raise StateDirError(f"cannot use {path}: {fault(error)}") from error
 
     def _made_once(self, name: str, make: Callable[[], str], mode: int, remedy: str) -> str:
         path = self.root / name
@@ -132,7 +133,7 @@ class StateDir:
                 write_atomic(path, f"{make()}\n".encode(), mode=mode)
             text = path.read_text(errors="replace").strip()
         except OSError as error:
-            raise StateDirError(f"cannot use {path}: {error.strerror}") from error
+            raise StateDirError(f"cannot use {path}: {fault(error)}") from error
         if not (text.isascii() and text.isprintable() and text):
             raise StateDirError(f"{path} is {'damaged' if text else 'empty'}: {remedy}")
         return text
@@ -143,7 +144,9 @@ class StateDir:
             return msgspec.json.decode(self.admin.read_bytes(), type=AdminAddress)
         except FileNotFoundError:
             return None
-        except (OSError, msgspec.MsgspecError) as error:
+        except OSError as error:
+            raise StateDirError(f"cannot read {self.admin}: {fault(error)}") from error
+        except msgspec.MsgspecError as error:
             raise StateDirError(f"cannot read {self.admin}: {error}") from error
 
     def lock_owner(self) -> LockOwner | None:
@@ -152,6 +155,16 @@ class StateDir:
             return msgspec.json.decode(self.lock_file.read_bytes(), type=LockOwner)
         except (OSError, msgspec.MsgspecError):
             return None
+
+
+def fault(error: OSError) -> str:
+    """Why something of a state directory cannot be used, and what to do."""
+    why = error.strerror or str(error)
+    if isinstance(error, PermissionError):
+        return f"{why}: run this as the user that runs llmgw there, or name another directory with --state"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{why}: free space on its disk, or name another directory with --state"
+    return f"{why}: name another directory with --state"
 
 
 class StateLock:
@@ -170,7 +183,7 @@ class StateLock:
         try:
             fd = os.open(self._state.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise StateDirError(f"cannot use {self._state.lock_file}: {error.strerror}") from error
+            raise StateDirError(f"cannot use {self._state.lock_file}: {fault(error)}") from error
         try:
             _lock(fd, patience)
         except OSError as error:

@@ -16,7 +16,7 @@ from llmgw.agent.ending import GRACE, Ending, Target, find, run_stop_command
 from llmgw.agent.process import Identity, Table, is_alive, self_identity, send
 from llmgw.agent.records import Record
 from llmgw.errors import StateDirError
-from llmgw.statedir import StateDir, StateLock
+from llmgw.statedir import StateDir, StateLock, fault
 from llmgw.units import Mono
 
 _DAEMON_GRACE: Final = 30.0  #: seconds a daemon has to end after SIGTERM
@@ -129,7 +129,7 @@ def _is_locked(path: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise StateDirError(f"cannot use {path}: {error.strerror}") from error
+        raise StateDirError(f"cannot use {path}: {fault(error)}") from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

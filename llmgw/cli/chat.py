@@ -189,7 +189,13 @@ def _object(data: bytes) -> Mapping[str, Any]:
 
 
 def _refusal(status: int, body: bytes) -> str:
-    return _message(_object(body)) or f"the gateway answered {status} with something that is not an OpenAI answer"
+    answer = _object(body)
+    error = answer.get("error")
+    if isinstance(error, dict) and error.get("code") == "key_missing":
+        return "the gateway wants an API key: put one into LLMGW_API_KEY; `llmgw keys create NAME` makes one"
+    if status == 401 and (said := _message(answer)):
+        return f"{said} (it is the one in LLMGW_API_KEY; `llmgw keys list` lists what there is)"
+    return _message(answer) or f"the gateway answered {status} with something that is not an OpenAI answer"
 
 
 def _message(answer: Mapping[str, Any]) -> str:

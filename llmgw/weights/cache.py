@@ -20,7 +20,7 @@ from llmgw.facts import Progress, WeightsFact
 from llmgw.memo import Kept
 from llmgw.statedir import write_atomic
 from llmgw.units import Bytes, Wall
-from llmgw.weights import manifest, naming, partial, split
+from llmgw.weights import inplace, manifest, naming, partial, split
 from llmgw.weights.api import WeightSource
 from llmgw.weights.doomed import CORRUPT
 from llmgw.weights.fetch import Fetch, check_sha256
@@ -164,7 +164,7 @@ class Cache:
             self.tidy()
         except OSError as error:
             raise TerminalError(
-                f"cannot use the weights cache {self.root}: {error}; name another with --cache"
+                f"cannot use the weights cache {self.root}: {error.strerror or error}; name another with --cache"
             ) from error
 
     def _claim(self) -> None:
@@ -484,13 +484,7 @@ class Cache:
     # -- files in place
 
     def _local_problem(self, path: Path) -> str | None:
-        if not path.exists():
-            return f"{path} does not exist"
-        if path.is_dir():
-            return self._folders.look(path).problem
-        if not path.is_file():
-            return f"{path} is neither a file nor a directory"
-        return split.problem(path)
+        return inplace.problem(path, self._folders)
 
     def _is_verified(self, spec: WeightsSpec, path: Path) -> bool:
         if spec.sha256 is None:

@@ -27,6 +27,13 @@ class InPlace(WeightSource):
 
 def problem(path: Path, folders: Folders) -> str | None:
     """What keeps it from being used; None: nothing."""
+    try:
+        return _problem(path, folders)
+    except OSError as error:  # a directory above it may be closed to this user
+        return f"{path} cannot be read by this user: {error.strerror}"
+
+
+def _problem(path: Path, folders: Folders) -> str | None:
     if not path.exists():
         return f"{path} does not exist"
     if path.is_dir():

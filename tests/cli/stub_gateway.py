@@ -11,8 +11,9 @@ from typing import Any
 class StubGateway:
     """Answers `Echo: <last message>` word by word. What a message says can have it do otherwise:
 
-    `refuse`: an error object; `break`: an error event in the middle; `cut`: the stream ends early; `think`: reasoning
-    comes first; `slow`: it says `begun` and then nothing until its client leaves; `late`: nothing comes for a while.
+    `refuse`: an error object; `locked`: it wants a key; `break`: an error event in the middle; `cut`: the stream ends
+    early; `think`: reasoning comes first; `slow`: it says `begun` and then nothing until its client leaves; `late`:
+    nothing comes for a while.
     """
 
     def __init__(self) -> None:
@@ -33,6 +34,9 @@ class StubGateway:
                 said = body["messages"][-1]["content"]
                 if said == "refuse":
                     self._json(503, {"error": {"message": "model 'qwen' failed:\nno memory", "code": "model_failed"}})
+                elif said == "locked":
+                    code = "invalid_api_key" if "Authorization" in self.headers else "key_missing"
+                    self._json(401, {"error": {"message": "send a header", "code": code}})
                 elif said == "nonsense":
                     self._send(200, b"<html>")
                 elif body.get("stream"):

@@ -85,6 +85,17 @@ def test_what_went_wrong_is_one_line_and_exit_1(ask: Any, prompt: str, out: str,
     assert (ran.code, ran.out, ran.err) == (1, out, said)
 
 
+def test_a_key_that_is_missing_or_wrong_is_told_by_where_it_comes_from(
+    ask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LLMGW_API_KEY", raising=False)
+    assert "put one into LLMGW_API_KEY; `llmgw keys create NAME`" in ask("smol", "locked").err
+    monkeypatch.setenv("LLMGW_API_KEY", "sk-other")
+    told = ask("smol", "locked")
+    assert (told.code, told.out) == (1, "")
+    assert told.err == "llmgw: send a header (it is the one in LLMGW_API_KEY; `llmgw keys list` lists what there is)\n"
+
+
 def test_nobody_there_is_one_line_and_exit_1(cli: Any) -> None:
     ran = cli("run", "qwen", "hi", "--gateway", "127.0.0.1:1")
     assert ran.code == 1

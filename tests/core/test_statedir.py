@@ -1,12 +1,13 @@
 """The state directory in every bad shape: a sentence that helps, never a traceback."""
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from llmgw.errors import StateDirError
-from llmgw.statedir import StateDir, StateLock
+from llmgw.statedir import StateDir, StateLock, fault
 
 
 def prepared(root: Path) -> StateDir:
@@ -33,6 +34,24 @@ def test_a_layout_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes)
     (tmp_path / "VERSION").write_bytes(content)
     with pytest.raises(StateDirError, match=r"VERSION is damaged|reads up to 1"):
         prepared(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied"), "Permission denied: run this as the user that runs llmgw"),
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device: free space on its disk, or name"),
+        (FileExistsError(errno.EEXIST, "File exists"), "File exists: name another directory with --state"),
+    ],
+)
+def test_what_keeps_a_state_directory_from_being_used_comes_with_what_to_do(error: OSError, told: str) -> None:
+    assert fault(error).startswith(told)
+
+
+def test_a_file_where_the_state_directory_is_to_be_is_told_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "state").touch()
+    with pytest.raises(StateDirError, match=r"state: File exists: name another directory with --state$"):
+        prepared(tmp_path / "state")
 
 
 def test_a_lock_that_is_no_file_is_named(tmp_path: Path) -> None:

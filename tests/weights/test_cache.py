@@ -168,6 +168,7 @@ async def test_a_missing_file_or_what_is_no_file_is_refused(cache: Cache, tmp_pa
         (tmp_path / "no", "does not exist"),
         (tmp_path / "pipe", "neither a file nor a directory"),
         (tmp_path / "empty", "has 0 bytes"),
+        (tmp_path / ("n" * 300), "cannot be read by this user: File name too long: correct the source"),
     ):
         assert cache.locate(local(path)) is None
         with pytest.raises(WeightsRefused, match=word):
@@ -175,13 +176,16 @@ async def test_a_missing_file_or_what_is_no_file_is_refused(cache: Cache, tmp_pa
     assert cache.facts([local(tmp_path / "no")]) == ()
 
 
-def test_a_file_without_permission_is_refused() -> None:
+@pytest.mark.parametrize("closed", ["w.bin", "."])
+def test_a_file_without_permission_or_behind_a_closed_directory_is_refused(closed: str) -> None:
     """In a process of its own, which gives up root where the tests have it: root may read anything."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        path = Path(folder) / "w.bin"
+    with tempfile.TemporaryDirectory(dir="/tmp") as top:
+        folder = Path(top, "models")
+        folder.mkdir()
+        path = folder / "w.bin"
         path.write_bytes(b"x")
-        path.chmod(0)
-        Path(folder).chmod(0o755)
+        Path(top).chmod(0o755)
+        (folder / closed).chmod(0)
         code = (
             "import os, asyncio; from pathlib import Path; from llmgw.weights.cache import Cache\n"
             "from llmgw.clock import SystemClock; from llmgw.catalog.spec import WeightsSpec\n"
