@@ -11,6 +11,7 @@ import httptools
 
 from llmgw.catalog.hosts import fault_of
 from llmgw.engine.api import engine_key
+from llmgw.gateway import silence
 from llmgw.gateway.affinity import seed
 from llmgw.gateway.balance import UNLIMITED
 from llmgw.gateway.lines import Line
@@ -25,9 +26,6 @@ IDLE: Final = 30.0
 """Seconds that an unused connection is kept. Engines close theirs sooner or later than that; both are expected."""
 _STALE: Final = 1.0
 """Seconds after a request within which a kept connection shows that it had been closed before. Later losses are new."""
-SILENCE: Final = 15.0
-"""Seconds without a word from an engine's machine after which a connection is lost. An engine that thinks is not
-silent: its machine's kernel acknowledges all the same."""
 READ_AHEAD: Final = 48 * 1024
 """Bytes that the kernel keeps of an engine's answer (it doubles that): so much comes at once, and lies here while a
 client does not take it. With the kernel's own, which grows to megabytes, a slow stream holds three times as much.
@@ -187,8 +185,8 @@ class EngineConnection(asyncio.Protocol):
 
     __slots__ = (
         "_answer", "_answered", "_body", "_complete", "_extra", "_head_fed", "_head_told", "_headers", "_keep",
-        "_length", "_loop", "_parser", "_paused", "_receiver", "_reused", "_sent_at", "_target", "_transport",
-        "idle_since",
+        "_large", "_length", "_looking", "_loop", "_parser", "_paused", "_receiver", "_reused", "_sent_at", "_target",
+        "_transport", "idle_since",
     )  # fmt: skip
 
     def __init__(self, target: Target, loop: asyncio.AbstractEventLoop) -> None:
@@ -200,6 +198,7 @@ class EngineConnection(asyncio.Protocol):
         self._reused = False
         self._paused = False
         self._sent_at = 0.0
+        self._large = self._looking = False
         self.idle_since = 0.0
         self._reset()
 
@@ -223,12 +222,35 @@ class EngineConnection(asyncio.Protocol):
             return False
         self._receiver = receiver
         self._sent_at = self._loop.time()
+        self._large = len(body) > silence.LARGE
+        if self._large and silence.LOOKS:
+            self._look_out()
         if len(body) <= _JOIN:
             transport.write(head + body)
         else:
             transport.write(head)
             transport.write(body)
         return True
+
+    def _look_out(self) -> None:
+        if not self._looking and self._transport is not None:
+            self._looking = True
+            silence.look_out(self._transport.get_extra_info("socket"), kernel=False)
+            self._loop.call_later(silence.SILENCE / 3, self._look)
+
+    def _look(self) -> None:
+        """Now and then, until the engine answers."""
+        self._looking = False
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        sock = transport.get_extra_info("socket")
+        if self._receiver is None or self._answered or not self._large:
+            silence.look_out(sock, kernel=True)
+        elif silence.is_silent(sock):
+            self._lose("its machine is silent")
+        else:
+            self._look_out()
 
     def abandon(self) -> None:
         """The answer is no longer wanted: close at once, which is how an engine learns to stop."""
@@ -265,11 +287,11 @@ class EngineConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        options = _SILENCE_ENDS if self._target.external is not None else (*_SILENCE_ENDS, _LITTLE_AHEAD)
         sock = transport.get_extra_info("socket")
-        for level, name, value in options if sock is not None else ():
-            if (option := getattr(socket, name, None)) is not None:  # not every system has each
-                sock.setsockopt(level, option, value)
+        if sock is not None:
+            silence.ends(sock)
+            if self._target.external is None:
+                silence.set_option(sock, socket.SOL_SOCKET, "SO_RCVBUF", READ_AHEAD)
 
     def data_received(self, data: bytes) -> None:
         receiver = self._receiver
@@ -415,13 +437,3 @@ async def dial(target: Target, timeout: float) -> EngineConnection:
             lambda: EngineConnection(target, loop), target.host, target.port, ssl=tls() if target.tls else None
         )
     return connection
-
-
-_SILENCE_ENDS: Final = (
-    (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
-    (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 5),  # seconds
-    (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 5),
-    (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", int(SILENCE * 1000)),
-)
-"""A machine that is cut off or dead closes nothing: what waits there would wait for a quarter of an hour."""
-_LITTLE_AHEAD: Final = (socket.SOL_SOCKET, "SO_RCVBUF", READ_AHEAD)

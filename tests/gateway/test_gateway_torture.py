@@ -6,8 +6,9 @@ import struct
 from collections.abc import AsyncIterator
 
 import pytest
-from gateway_rig import Asked, Rig, Wire, chunked, event, get, opened, post, say, until
+from gateway_rig import Asked, FakeEngine, Rig, Wire, chunked, event, get, model, opened, post, say, until
 
+from llmgw.gateway import silence
 from llmgw.gateway.client import Limits
 from llmgw.units import Seconds
 
@@ -328,3 +329,20 @@ async def test_a_head_that_comes_a_byte_at_a_time_has_no_more_time_for_it(hasty:
         wire.send(bytes([byte]))
         await asyncio.sleep(0.01)
     assert (await said).code == "request_timeout"
+
+
+async def test_an_engine_that_does_not_read_yet_is_not_taken_for_lost(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its kernel acknowledges what it can keep of a large body, and says that there is no room for more."""
+    monkeypatch.setattr(silence, "SILENCE", 0.3)
+    listener = socket.create_server(("127.0.0.1", 0))
+    await rig.catalog(model("m"))
+    await rig.endpoint("m", f"http://127.0.0.1:{listener.getsockname()[1]}")
+    asked = asyncio.create_task(rig.post({"model": "m", "x": "x" * 4_000_000}))
+    await asyncio.wait({asked}, timeout=0.9)
+    engine = FakeEngine(say({}))
+    rig.engines.append(engine)
+    engine._server = await asyncio.start_server(engine._serve, sock=listener)
+    assert (await asked).status == 200
+    assert rig.metric("llmgw_gateway_engine_lost_total", model="m") == 0
