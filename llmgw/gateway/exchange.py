@@ -67,11 +67,10 @@ class Exchange(Seeking):
         params = relay.table.params.get(self._name if route.instead_of is None else model)
         if self._shape != (target.called, params):
             try:
-                self._request.body = bodies.rewrite(self._request, target.called, params)
+                self._reshape(route, target.called, params)
             except BadBody as bad:
                 self._answer_error(bad.error)
                 return
-            self._shape = target.called, params
         if self._tried:
             self._meter.retried += 1
         elif route.instead_of is not None and not self._fresh_only:
@@ -88,6 +87,16 @@ class Exchange(Seeking):
             if self._send_over(idle.pop(), target):  # the one used last: the likeliest to be alive
                 return
         relay.tasks.start(self._dial(target), "gateway dial")
+
+    def _reshape(self, route: Route, called: str, params: Params | None) -> None:
+        """Have the body name the model as it is called there, with its parameters. Raises BadBody."""
+        request = self._request
+        if request.original:
+            request.body = request.original
+        elif params is not None and len(request.body) <= KEPT_BODY and self._relay.table.models[route.model].fallback:
+            request.original = request.body  # what was taken from it or put into it is not for the fallback
+        request.body = bodies.rewrite(request, called, params)
+        self._shape = called, params
 
     async def _dial(self, target: Target) -> None:
         try:

@@ -74,6 +74,7 @@ class Request:
     counted: int = 0  #: bytes of `buffers` that its body takes
     keep_alive: bool = True
     denied: ApiError | None = None  #: who sent it may not ask at all
+    original: bytes = b""  #: the body as it came, where another model may have to be asked with it
 
     @property
     def method(self) -> str:
@@ -98,7 +99,7 @@ class Request:
 
     def release(self) -> None:
         """Its body is needed no more: forget it, and count it no longer. Idempotent."""
-        self.body = b""
+        self.body = self.original = b""
         self.buffers.used -= self.counted
         self.counted = 0
 

@@ -1,6 +1,7 @@
 """Another model in a model's place: routed when the controller says so, un-routed when it is ready again."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -151,6 +152,24 @@ async def test_an_engine_of_the_fallback_that_is_lost_leads_to_the_next_one(rig:
     answer = await rig.post({"model": "a"})
     assert (answer.status, answer.headers["x-llmgw-fallback"]) == (200, "b")
     assert rig.metric("llmgw_gateway_fallback_total", model="a") == 1
+
+
+async def test_a_fallback_gets_nothing_of_the_parameters_of_the_model_whose_engine_was_lost(rig: Rig) -> None:
+    async def dies(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    own, other = await rig.engine(dies), await rig.engine()
+    mine = replace(model("a"), strip_params=("n",), set_params={"temperature": 0}, default_params={"seed": 1})
+    await rig.catalog(replace(mine, fallback=B), replace(model("b"), set_params={"top_k": 5}))
+    endpoint = await rig.endpoint("a", own.url)
+    await rig.endpoint("b", other.url)
+    asked = asyncio.create_task(rig.post({"model": "a", "n": 2, "temperature": 1}))
+    await until(lambda: rig.metric("llmgw_gateway_held", model="a") == 1, "a lost")
+    await failed(rig)
+    await rig.withdraw(endpoint)
+    assert (await asked).headers["x-llmgw-fallback"] == "b"
+    assert own.asked[0].json == {"model": "a", "temperature": 0, "seed": 1}
+    assert other.asked[0].json == {"model": "b", "n": 2, "temperature": 1, "top_k": 5}
 
 
 async def test_a_fallback_answers_only_what_its_engines_serve(rig: Rig) -> None:
