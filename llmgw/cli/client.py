@@ -107,7 +107,7 @@ class AdminClient:
                 f"{self.url} answered {reply.status_code} with something that is not an llmgw answer ({error}): "
                 "is another program, or an llmgw of another version, listening there?"
             ) from error
-        if failure.code in (NOT_THERE, NOT_NOW):
+        if failure.code in (NOT_THERE, NOT_NOW) or reply.status_code == 400:  # what was asked, not how it went
             raise DaemonRefused(failure.message)
         raise DaemonRefused(f"{self.url} answered {reply.status_code}: {failure.message}")
 

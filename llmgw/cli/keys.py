@@ -59,9 +59,15 @@ def create(
       llmgw keys create ci --model qwen3-8b --concurrency 4 --expires 30d
     """
     from llmgw.admin.key_routes import KeyOutput, KeyRequest
+    from llmgw.catalog.document import quoted
     from llmgw.cli.client import connect
     from llmgw.cli.printing import note, print_json, print_line
+    from llmgw.errors import UsageError
+    from llmgw.ids import is_name
 
+    if not is_name(name):
+        what = "letters, digits, `.`, `_` and `-`, in lower case, 63 at most"
+        raise UsageError(f"{quoted(name)} is no name for a key: {what}")
     asked = KeyRequest(
         name=name,
         models=tuple(model or ()),

@@ -65,7 +65,8 @@ def test_a_revoked_name_can_be_used_for_a_new_key(ask: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (("create", "Ada"), 1, "no name for a key"),
+        (("create", "Ada"), 64, "llmgw: 'Ada' is no name for a key"),
+        (("create", "a b"), 64, "llmgw: 'a b' is no name for a key"),
         (("create", "a", "--model", "nope"), 1, "no model"),
         (("create", "a", "--concurrency", "0"), 64, "concurrency"),
         (("create", "a", "--expires", "soon"), 64, "--expires"),
