@@ -38,8 +38,10 @@ OPTIONS_SCHEMA: Final[Mapping[str, Any]] = {
         "cache_type_v": {"enum": sorted(KV_TYPES), "description": "Type of the cached values. Default f16."},
         "chat_template": {
             "type": "string",
-            "minLength": 1,
-            "description": "A template's name (chatml, llama3, ...) or its Jinja text, in place of the model's own.",
+            "pattern": r"^chatml$(?!\n)|\{[{%]",
+            "description": "Jinja text, or chatml, in place of the model's own template.",
+            # It renders templates with Jinja, where any other name is a template: of that one word, for every prompt.
+            "x-expects": "Jinja text, or `chatml` (llama.cpp's other names are not known here)",
         },
         "embeddings": {
             "type": "boolean",

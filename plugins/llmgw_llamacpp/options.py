@@ -77,8 +77,8 @@ _PROPERTIES: Final[Mapping[str, Any]] = {
     "threads": _integer("Threads that generate. Default: llama-server's choice, the physical cores.", 1, 512),
     "threads_batch": _integer("Threads that read prompts. Default: as threads.", 1, 512),
     "chat_template": _text(
-        "A template's name (chatml, llama3, ...) or its Jinja text, in place of the model's own. "
-        "A file: `files: {chat_template: ...}`."
+        "Jinja text, or chatml, in place of the model's own template; with `jinja: false` a name of llama.cpp's "
+        "(llama3, ...). A file: `files: {chat_template: ...}`."
     ),
     "chat_template_kwargs": {"type": "object", "description": "What the template gets besides, on every request."},
     "jinja": _boolean("Use the Jinja engine for chat templates. Default true; tool calls need it."),

@@ -97,6 +97,13 @@ async def test_each_option_starts_an_engine_that_answers(
         await complete(run)
 
 
+@pytest.mark.parametrize("name", ["llama3", "chatlm", "chatml\n", ""])
+def test_a_name_that_would_be_taken_for_the_template_itself_is_refused(name: str) -> None:
+    judge = jsonschema.Draft202012Validator(OPTIONS_SCHEMA)
+    assert not judge.is_valid({"chat_template": name})
+    assert judge.is_valid({"chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}"})
+
+
 def test_every_option_of_the_schema_is_tried() -> None:
     tried = {name for options in OPTIONS for name in options} | {"threads", "embeddings", "pooling"}
     assert tried == set(OPTIONS_SCHEMA["properties"])

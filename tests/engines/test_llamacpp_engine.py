@@ -299,12 +299,29 @@ def test_a_profile_that_contradicts_itself_is_refused(program: Path, tmp_path: P
             {"files": {"weights": Path("/w"), "chat_template": Path("/t")}},
             "names a chat template too",
         ),
+        (profile(options={"chat_template": "llama3"}), {}, r"options\.chat_template: is no Jinja text, and no name"),
         (profile(devices=1, options={"override_tensor": ["(=CPU"]}), {}, "must be a regular expression"),
         (profile(), {"files": {"weights": Path("/w"), "lora": Path("/a,b.gguf")}}, "',' or ':'"),
     ]
     for chosen, changes, said in wrong:
         with pytest.raises(EngineUnavailable, match=said):
             argv(tmp_path, chosen, **changes)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        profile(options={"chat_template": "chatml"}),
+        profile(options={"chat_template": "{{ messages[0].content }}"}),
+        profile(options={"chat_template": "llama3", "jinja": False}),
+        profile(options={"chat_template": "llama3"}, args=("--no-jinja",)),
+    ],
+)
+def test_a_template_is_jinja_text_or_a_name_where_names_are_known(
+    chosen: ProfileSpec, program: Path, tmp_path: Path
+) -> None:
+    line = argv(tmp_path, chosen)
+    assert line[line.index("--chat-template") + 1] == chosen.options["chat_template"]
 
 
 def test_what_is_wrong_is_said_when_the_catalog_is_read() -> None:
