@@ -4,16 +4,15 @@ The order of decision: no catalog yet, stopped by the operator, unknown name, a 
 controller says of the model.
 """
 
-import difflib
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Final
 
 from llmgw.catalog.spec import ExternalSpec, ModelSpec
 from llmgw.facts import Progress
 from llmgw.gateway.affinity import Affinity
+from llmgw.gateway.names import near_names
 from llmgw.gateway.openai import ApiError, Code, shown
 from llmgw.gateway.params import Params, params_of
 from llmgw.gateway.surface import DECLARED
@@ -25,8 +24,6 @@ from llmgw.units import Bytes, Seconds, Wall, format_bytes, format_seconds
 
 LOADING_RETRY: Final = 5
 """Seconds that a client is told to wait when nothing better is known."""
-_NEAR_LENGTH: Final = 100
-"""Longer names get no suggestions: comparing costs the square of the length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +203,7 @@ class RoutingTable:
 
     def _unknown(self, name: str) -> Refusal:
         message = f"no model {shown(name)} in the catalog"
-        if near := near_names(name, tuple(self.names)):
+        if near := near_names(name, self.names):
             message += f"; did you mean {' or '.join(map(repr, near))}?"
         else:
             message += "; GET /v1/models lists what there is"
@@ -259,17 +256,6 @@ def _external(model: ModelSpec, external: ExternalSpec) -> Endpoint:
         id=ReplicaId(f"external:{model.name}"), model=model.name, url=external.url, names=model.names,
         engine=EngineName("external"), external=external, slots=external.max_requests or None,
     )  # fmt: skip
-
-
-def near_names(name: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """Up to three names that somebody may have meant, the likeliest first; case does not count."""
-    return () if len(name) > _NEAR_LENGTH else _near(name, known)
-
-
-@lru_cache(maxsize=256)  # with a thousand alike names it takes 40 ms, and who asks for a model that went asks again
-def _near(name: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    folded = {other.casefold(): other for other in known if len(other) <= 2 * _NEAR_LENGTH}
-    return tuple(folded[match] for match in difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.6))
 
 
 def _resolve(model: ModelSpec, endpoints: tuple[Endpoint, ...], status: ModelStatus | None) -> Resolution:

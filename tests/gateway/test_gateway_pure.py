@@ -1,6 +1,8 @@
 """The gateway's pure parts: names, answers, balance, bodies, framing."""
 
+import difflib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
@@ -14,10 +16,11 @@ from llmgw.gateway.balance import pick
 from llmgw.gateway.fields import understand
 from llmgw.gateway.http1 import Head, Request, tag_of
 from llmgw.gateway.keys import Caller
+from llmgw.gateway.names import near_names
 from llmgw.gateway.openai import ApiError, BadBody, Code, error_body, error_event, read_model, rewrite_model
 from llmgw.gateway.reply import LONGEST_LINE, Reply
 from llmgw.gateway.reply import understand as answered
-from llmgw.gateway.routes import LOADING_RETRY, Hold, Refusal, Route, RoutingTable, near_names, still_loading
+from llmgw.gateway.routes import LOADING_RETRY, Hold, Refusal, Route, RoutingTable, still_loading
 from llmgw.ids import Digest, EngineName, ModelName, ProfileName, ReplicaId, Revision
 from llmgw.plan import Endpoint, ModelState, ModelStatus, Stopped
 from llmgw.store.values import Applied
@@ -84,6 +87,27 @@ def test_near_names_ignore_case_and_give_up_on_long_ones() -> None:
     assert near_names("Qwen3-8B", known) == ("qwen3-8b",)
     assert near_names("meta-llama/llama-3.1-8b-instruct", known) == ("meta-llama/Llama-3.1-8B",)
     assert near_names("q" * 10_000, known) == ()
+
+
+def test_near_names_are_found_among_ten_thousand_alike_by_comparing_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = tuple(f"team-{number % 50}-model-{number:05d}-instruct-q4" for number in range(10_000))
+    compared = 0
+
+    class Counting(difflib.SequenceMatcher[str]):
+        def set_seq1(self, a: Sequence[str]) -> None:
+            nonlocal compared
+            compared += 1
+            super().set_seq1(a)
+
+    monkeypatch.setattr(difflib, "SequenceMatcher", Counting)
+    for asked, meant in (
+        ("team-1-model-00001-instruct-q5", "team-1-model-00001-instruct-q4"),
+        ("Team-7-model-00207-instuct-q4", "team-7-model-00207-instruct-q4"),
+        ("tam-49-model-00049-instruct-q4", "team-49-model-00049-instruct-q4"),
+    ):
+        compared = 0
+        assert near_names(asked, known)[0] == meant
+        assert compared < 100
 
 
 def test_a_quarantine_tells_when_the_next_attempt_is() -> None:
