@@ -10,11 +10,12 @@ import msgspec
 
 from llmgw.gateway import http1
 from llmgw.gateway.http1 import Request
-from llmgw.gateway.openai import event_of
+from llmgw.gateway.openai import ApiError, Code, error_event, event_of
 from llmgw.gateway.reply import Answered, Reply
+from llmgw.units import Bytes, format_bytes
 
 MOST: Final = 256 * 1024
-"""Bytes that are kept of an answer that is no event stream."""
+"""Bytes that are kept of an answer that is no event stream. A larger one is an error: a part is not to pass for it."""
 _SHOWN: Final = 500
 """Characters of one that is no error object either."""
 
@@ -77,13 +78,16 @@ class Early(Reply):
     def framed(self, body: bytes, done: bool) -> bytes:
         if self._collected is None:
             return super().framed(body, done)
-        if len(self._collected) < MOST:
+        if len(self._collected) <= MOST:
             self._collected += body
         return super().framed(self._translated(), True) if done else b""
 
     def _translated(self) -> bytes:
         """What came as it stands in an event: an error object is one, and so is whatever has an error's status."""
         text = bytes(self._collected or b"")
+        if self._status == 200 and len(text) > MOST:  # what there is of it is not all
+            message = f"the engine answered no event stream but more than {format_bytes(Bytes(MOST))} of something else"
+            return error_event(ApiError(status=502, code=Code.ENGINE_LOST, message=message), self._request.path)
         if self._status == 200:
             return b"data: %b\n\n" % b"\ndata: ".join(text.splitlines())
         try:

@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 
 from llmgw.gateway import stay
 from llmgw.gateway.admission import Buffers
-from llmgw.gateway.early import Early, wants_stream
+from llmgw.gateway.early import MOST, Early, wants_stream
 from llmgw.gateway.fields import understand
 from llmgw.gateway.http1 import Head, Request, tag_of
 from llmgw.gateway.keys import Caller
@@ -324,6 +324,17 @@ def test_an_error_that_is_no_object_is_told_all_the_same(body: bytes) -> None:
     error = json.loads(said.partition(b"data: ")[2].partition(b"\n")[0])["error"]
     assert error["message"]
     assert said.endswith(b"0\r\n\r\n")
+
+
+@pytest.mark.parametrize(("size", "whole"), [(MOST, True), (MOST + 1, False)])
+def test_an_answer_that_is_too_large_for_one_event_is_an_error_and_not_a_part_of_it(size: int, whole: bool) -> None:
+    early = Early(request(http11=False))
+    early.head(answered(200, ((b"Content-Type", b"application/json"),)), size)
+    body = b'{"said": "' + b"x" * (size - 12) + b'"}'
+    said = early.framed(body[:1000], False) + early.framed(body[1000:-1], False) + early.framed(body[-1:], True)
+    told = json.loads(said.removeprefix(b"data: "))
+    assert list(told) == (["said"] if whole else ["error"])
+    assert not whole or said == b"data: %b\n\n" % body
 
 
 @settings(max_examples=60, deadline=None)
