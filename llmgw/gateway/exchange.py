@@ -326,7 +326,7 @@ class Exchange(Seeking):
                 self._trace.line(
                     self._request, self._client.peer, self._model or "", self._name, tokens,
                     at=self._relay.clock.now().wall, took=self._relay.loop.time() - self._started,
-                    tries=1 + len(self._tried),
+                    tries=len(self._tried | {self._trace.replica}) if self._tried else 1,
                 )
             )  # fmt: skip
         self.ended = True

@@ -59,6 +59,21 @@ async def test_a_line_says_who_asked_for_what_and_how_it_went_and_nothing_of_wha
     assert file.stat().st_mode & 0o7 == 0, "not for everybody"
 
 
+async def test_tries_are_the_engines_that_it_was_sent_to_also_where_none_answered(rig: Rig, file: Path) -> None:
+    async def dies(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    access = await logged(rig, file)
+    engines = [await rig.serving(dies), await rig.engine(dies), await rig.engine()]
+    await rig.endpoint("m", engines[1].url, "b")
+    assert (await rig.post({"model": "m"})).code == "engine_lost"
+    await rig.endpoint("m", engines[2].url, "c")
+    assert (await rig.post({"model": "m"})).status == 200
+    lost, served = await lines(access, file, 2)
+    assert lost["tries"] == sum(len(engine.asked) for engine in engines[:2]) == 2
+    assert "tries" not in served
+
+
 async def test_no_line_is_longer_for_a_name_or_a_path_that_is_nobodys(rig: Rig, file: Path) -> None:
     access = await logged(rig, file)
     await rig.serving()
