@@ -44,12 +44,17 @@ def _models(old: Catalog, new: Catalog) -> Iterator[Change]:
     for name in sorted(old.models.keys() | new.models.keys()):
         before, after = old.models.get(name), new.models.get(name)
         if before is None and after is not None:
-            yield _whole(name, ChangeKind.ADDED, Effect.PLACEMENT, new=_summary(after))
+            yield _whole(name, ChangeKind.ADDED, _of_whole(after, Effect.PLACEMENT), new=_summary(after))
         elif after is None and before is not None:
-            yield _whole(name, ChangeKind.REMOVED, Effect.STOP, old=_summary(before))
+            yield _whole(name, ChangeKind.REMOVED, _of_whole(before, Effect.STOP), old=_summary(before))
         elif before is not None and after is not None:
             yield from _compare(name, (), leaves.of_model(before), leaves.of_model(after))
             yield from _profiles(before, after)
+
+
+def _of_whole(model: ModelSpec, effect: Effect) -> Effect:
+    """What others run has no engine here that could start or end."""
+    return effect if model.external is None else Effect.ROUTING
 
 
 def _whole(

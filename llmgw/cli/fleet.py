@@ -121,6 +121,8 @@ def controller(
         patience=None if node_grace is None else duration(node_grace, "--node-grace"),
     )
     say(f"controller {options.name} of {origin.name} (state in {options.state})")
+    if (warning := following.unread_secret(options.webhook)) is not None:
+        say(warning)
     return run_controller(options, say=say)
 
 

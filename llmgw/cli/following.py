@@ -204,3 +204,16 @@ def secret_ref(env: str | None, file: str | None, option: str) -> "SecretRef | N
     if env is not None:
         return SecretRef(from_env=env)
     return None if file is None else SecretRef(from_file=str(Path(file).expanduser().absolute()))
+
+
+def unread_secret(webhook: "SecretRef | None") -> str | None:
+    """Why webhooks are refused as things stand. It is no error: the secret is read each time, and may come later."""
+    from llmgw.secretref import SecretMissing, read_secret
+
+    if webhook is None:
+        return None
+    try:
+        read_secret(webhook, "the secret for webhooks")
+    except SecretMissing as missing:
+        return f"warning: {missing}; until it is there, the webhook refuses all calls"
+    return None

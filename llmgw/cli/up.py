@@ -116,6 +116,8 @@ def up(
     note(f"serving {origin.name} (state in {root})")
     if not is_loopback(gateway[0]):
         note(f"warning: {listen} can be reached from other machines, and until `llmgw keys create` no key is asked for")
+    if (warning := following.unread_secret(webhook)) is not None:
+        note(warning)
     return run_up(options, report=Reporter(), say=note)
 
 

@@ -57,6 +57,13 @@ def test_models_that_come_and_go_are_told_whole() -> None:
     ]
 
 
+def test_a_model_that_others_run_comes_and_goes_without_an_engine() -> None:
+    far = "apiVersion: llmgw/v1\nkind: Model\nname: far\nexternal: {url: 'https://api.example.org/v1'}\n"
+    there, gone = f"{model()}---\n{far}", model()
+    assert rows(there, gone) == [("", "external: https://api.example.org/v1", None, "routing")]
+    assert rows(gone, there) == [("", None, "external: https://api.example.org/v1", "routing")]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "row"),
     [

@@ -7,7 +7,7 @@ import pytest
 
 from llmgw.catalog.origin import Access, Origin, Ref, RefKind, is_remote, read_address, read_inside, read_ref
 from llmgw.catalog.spec import SecretRef
-from llmgw.cli.following import Following
+from llmgw.cli.following import Following, unread_secret
 from llmgw.errors import UsageError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -141,3 +141,13 @@ def test_a_path_stays_what_it_was(tmp_path: Path) -> None:
 def test_options_that_contradict_are_refused(catalog: str, options: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         following(catalog, **options)
+
+
+def test_a_webhooks_secret_that_is_not_there_is_told_at_the_start(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    told = unread_secret(SecretRef(from_file=str(secret)))
+    assert told is not None
+    assert told.startswith(f"warning: the secret for webhooks cannot be read from {secret}: No such file")
+    secret.write_text("word\n")
+    assert unread_secret(SecretRef(from_file=str(secret))) is None
+    assert unread_secret(None) is None
