@@ -365,7 +365,9 @@ class ClusterSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class Catalog:
-    """All documents at one revision; immutable. `models` in name order."""
+    """All documents at one revision; immutable. `models` in name order.
+
+    Raises ValueError where one stands under another name than its own."""
 
     revision: Revision
     digest: Digest
@@ -373,6 +375,11 @@ class Catalog:
     cluster: ClusterSpec = ClusterSpec()
     documents: Digest | None = field(default=None, compare=False)
     """Of the documents alone, where `digest` is also of what their moving sources were at."""
+
+    def __post_init__(self) -> None:
+        for name, model in self.models.items():
+            if model.name != name:
+                raise ValueError(f"the model {model.name!r} stands under the name {name!r}")
 
 
 LAUNCH_FIELDS: Final = (

@@ -60,13 +60,13 @@ class Api:
         return load_catalog(read_source(self.path), self.engines.rules()).catalog
 
     async def ask(self, token: str = TOKEN, **fields: Any) -> httpx.Response:
+        return await self.post(msgspec.json.encode(DiffRequest(**fields)), token)
+
+    async def post(self, content: bytes, token: str = TOKEN) -> httpx.Response:
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8081") as client:
-            return await client.post(
-                "/api/v1/diff",
-                content=msgspec.json.encode(DiffRequest(**fields)),
-                headers={"Authorization": f"Bearer {token}"},
-            )
+            headers = {"Authorization": f"Bearer {token}"}
+            return await client.post("/api/v1/diff", content=content, headers=headers)
 
     async def told(self, **fields: Any) -> Any:
         reply = await self.ask(**fields)
@@ -103,6 +103,13 @@ async def test_another_catalog_may_be_sent_and_be_either_side(api: Api) -> None:
     assert [(row["model"], row["change"]) for row in back["changes"]] == [("two", "removed")]
     assert (forth["old"], forth["new"]) == (back["new"], back["old"])
     assert (forth["restarts"], back["restarts"]) == ([], ["two"])
+
+
+async def test_a_model_that_stands_under_anothers_name_is_told(api: Api) -> None:
+    sent = msgspec.json.encode(DiffRequest(catalog=api.load(model("one"))))
+    answer = await api.post(sent.replace(b'{"one":', b'{"two":'))
+    assert answer.status_code == 400
+    assert "the model 'one' stands under the name 'two'" in answer.json()["error"]["message"]
 
 
 async def test_a_directory_that_holds_no_valid_catalog_is_told_with_every_problem(api: Api) -> None:
