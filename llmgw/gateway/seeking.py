@@ -85,7 +85,7 @@ class Seeking(ABC):
         if resolution.wants:
             self._ask(model for model in resolution.wants if table.serves(model, path))
         if isinstance(resolution, Route):
-            if self._stay is None:  # one that waits for a slot is called when its turn comes
+            if not self._in_line:  # one that waits for a slot is called when its turn comes
                 self._seek(resolution)
         elif (verdict := resolution.settled(self._asked.get(resolution.model))) is not None:
             self._answer_error(verdict.answer(self._relay.clock.now().wall))
@@ -115,7 +115,7 @@ class Seeking(ABC):
                 return True
             excluded |= those
         # Whoever lost what it got has had its turn already.
-        turn = self._stay is not None or self._fresh_only or bool(self._tried)
+        turn = self._in_line or self._fresh_only or bool(self._tried)
         target = relay.choose(model, excluded, self._near, turn=turn) or self._without_slot(model, excluded)
         if target is None:
             return False
@@ -131,13 +131,20 @@ class Seeking(ABC):
         if left is not None and self._request.path in SLOTLESS:
             return left
         if left is None:  # all were lost just now, and the controller will say what comes of it
-            self._stop_waiting()
+            if self._in_line:
+                self._stop_waiting()
             self._hold(model, self._lost_at + REPLACED)
-        elif self._stay is None and left.line is not None:
+        elif not self._in_line and left.line is not None:
+            self._stop_waiting()
             self._queue(model, left.line)
         return None
 
     # waiting
+
+    @property
+    def _in_line(self) -> bool:
+        """It waits for a slot."""
+        return self._stay is not None and self._stay.line is not None
 
     def _hold(self, model: ModelName, until: float) -> None:
         """Wait for an endpoint."""

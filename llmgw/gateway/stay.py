@@ -10,7 +10,7 @@ from llmgw.gateway.keys import Caller
 from llmgw.gateway.lines import Line
 from llmgw.gateway.openai import ApiError
 from llmgw.gateway.relay import Held, Relay
-from llmgw.gateway.routes import Hold, Refusal, Resolution, Route, queue_full, still_busy, waiting_text
+from llmgw.gateway.routes import Refusal, Resolution, Route, queue_full, still_busy, waiting_text
 from llmgw.ids import ModelName
 from llmgw.units import Seconds
 
@@ -123,8 +123,8 @@ class Stay:
         """Whether what its request comes to now is what it waits for already."""
         if isinstance(resolution, Refusal) or (resolution.model, resolution.named) != (self.model, self.named):
             return False
-        if self.line is None:
-            return isinstance(resolution, Hold)
+        if self.line is None:  # for an endpoint: also where there are some again, or still, and this request lost each
+            return True
         # A line ends when no endpoint of the model has slots any more: then nobody has to wait.
         return isinstance(resolution, Route) and self._relay.lines.get(self.model) is self.line
 

@@ -315,6 +315,7 @@ async def test_a_request_whose_only_engine_dies_is_held_for_the_one_that_replace
     await rig.endpoint("m", new.url, "new")
     assert [(await task).status for task in (asked, late)] == [200, 200]
     assert len(new.asked) == 2
+    assert rig.metric("llmgw_gateway_hold_seconds_count", model="m") == 2, "each waited once, whatever came meanwhile"
 
 
 async def test_an_alias_that_moves_while_its_engine_is_lost_is_served_by_its_new_model(rig: Rig) -> None:
