@@ -107,7 +107,7 @@ def test_every_problem_is_told_at_once_with_its_place() -> None:
     ("text", "told"),
     [
         ("", "fleet.yaml: empty file"),
-        ("- 1\n", "expected a mapping, found a list"),
+        ("- 1\n", "expected a mapping with apiVersion, kind, nodes, found a list"),
         ("apiVersion: llmgw/v1\nkind: Model\nnodes: [{name: a, memory: 1GiB}]\n", "$.kind: must be Fleet"),
         ("apiVersion: llmgw/v2\nkind: Fleet\nnodes: [{name: a, memory: 1GiB}]\n", "$.apiVersion: must be llmgw/v1"),
         (f"{HEAD}nodes: []\n", "$.nodes: must not be empty"),
