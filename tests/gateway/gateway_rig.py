@@ -199,12 +199,12 @@ class Wire:
         return Answer(status, headers, body, head + body)
 
     async def _chunks(self) -> bytes:
-        body = b""
+        pieces = []
         while size := int(await self.reader.readuntil(b"\r\n"), 16):
-            body += await self.reader.readexactly(size)
+            pieces.append(await self.reader.readexactly(size))
             await self.reader.readexactly(2)
         assert await self.reader.readexactly(2) == b"\r\n"
-        return body
+        return b"".join(pieces)
 
     async def until_closed(self) -> bytes:
         async with asyncio.timeout(PATIENCE):
