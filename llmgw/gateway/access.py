@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from llmgw.errors import TerminalError
-from llmgw.gateway.http1 import Request
+from llmgw.gateway.request import Request
 
 log = structlog.get_logger("llmgw.gateway")
 

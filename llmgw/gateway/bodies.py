@@ -1,10 +1,10 @@
 """Which model a request's body names, as JSON or as a form; and the same body naming another. Does no I/O."""
 
 from llmgw.gateway import openai
-from llmgw.gateway.http1 import Request
 from llmgw.gateway.multipart import find_model, is_form
 from llmgw.gateway.openai import BadBody, Code
 from llmgw.gateway.params import Params
+from llmgw.gateway.request import Request
 
 
 def read_model(request: Request) -> str:

@@ -10,8 +10,9 @@ from typing import Final, Protocol, cast
 from llmgw.gateway import http1
 from llmgw.gateway.admission import Buffers
 from llmgw.gateway.exchange import Exchange
-from llmgw.gateway.http1 import HEAD, START, Part, Request, RequestParser
+from llmgw.gateway.http1 import HEAD, START, Part, RequestParser
 from llmgw.gateway.openai import LONGEST_RETRY, ApiError, Code, error_body
+from llmgw.gateway.request import Request, new_request_id, tag_of
 from llmgw.units import KIB, MIB, Bytes, Seconds
 
 _RESET: Final = struct.pack("ii", 1, 0)
@@ -240,7 +241,7 @@ class ClientConnection(asyncio.Protocol):
     def _refuse_and_linger(self, error: ApiError) -> None:
         """Answer what is no request, or too large a one. Closing while data is unread would reset the connection and
         take the answer with it, so read on for a while."""
-        echo = http1.tag_of(http1.new_request_id())
+        echo = tag_of(new_request_id())
         extra = _error_headers(error)
         self.write(
             http1.answer(error.status, error_body(error), echo=echo, extra=extra, keep_alive=False, head_only=False)

@@ -9,9 +9,9 @@ from typing import Any, Final
 import msgspec
 
 from llmgw.gateway import http1
-from llmgw.gateway.http1 import Request
 from llmgw.gateway.openai import ApiError, Code, error_event, event_of
 from llmgw.gateway.reply import Answered, Reply
+from llmgw.gateway.request import Request
 from llmgw.units import Bytes, format_bytes
 
 MOST: Final = 256 * 1024

@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
-from llmgw.gateway.http1 import Request
 from llmgw.gateway.openai import ApiError
+from llmgw.gateway.request import Request
 
 
 class Client(Protocol):

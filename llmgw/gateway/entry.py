@@ -4,9 +4,9 @@ from llmgw.gateway import bodies
 from llmgw.gateway.access import Trace
 from llmgw.gateway.ends import Client
 from llmgw.gateway.exchange import Exchange
-from llmgw.gateway.http1 import Request
 from llmgw.gateway.openai import ApiError, BadBody, Code
 from llmgw.gateway.relay import Relay
+from llmgw.gateway.request import Request
 from llmgw.gateway.verdicts import denied
 
 

@@ -8,17 +8,18 @@ from typing import Final
 
 from llmgw.gateway import bodies
 from llmgw.gateway.access import Trace
+from llmgw.gateway.dialling import dial
 from llmgw.gateway.early import Early
 from llmgw.gateway.ends import Client
-from llmgw.gateway.http1 import Request
 from llmgw.gateway.lines import Line
 from llmgw.gateway.openai import ApiError, BadBody, Code
 from llmgw.gateway.params import Params
 from llmgw.gateway.relay import Held, Relay
 from llmgw.gateway.reply import Answered, Reply
+from llmgw.gateway.request import Request
 from llmgw.gateway.routes import Route
 from llmgw.gateway.seeking import NOTHING, Seeking
-from llmgw.gateway.upstream import EngineConnection, Target, dial
+from llmgw.gateway.upstream import EngineConnection, Target
 from llmgw.gateway.verdicts import lost, unusable
 from llmgw.ids import ModelName
 from llmgw.units import MIB

@@ -12,11 +12,11 @@ from llmgw.clock import Clock
 from llmgw.gateway.access import AccessLog
 from llmgw.gateway.admission import Admission
 from llmgw.gateway.balance import UNLIMITED, in_charge, lightest, near, pick
-from llmgw.gateway.http1 import Request
 from llmgw.gateway.keys import Caller, Keyring
 from llmgw.gateway.lines import Line
 from llmgw.gateway.meters import Meters
 from llmgw.gateway.openai import LONGEST_RETRY
+from llmgw.gateway.request import Request
 from llmgw.gateway.routes import RoutingTable
 from llmgw.gateway.upstream import Target
 from llmgw.gateway.warmup import Warmup

@@ -5,8 +5,8 @@ from typing import Final, NamedTuple
 
 from llmgw.gateway import http1
 from llmgw.gateway.fields import HOP_BY_HOP, REMEMBERED, named_in
-from llmgw.gateway.http1 import Request
 from llmgw.gateway.openai import ApiError, error_event
+from llmgw.gateway.request import Request
 from llmgw.gateway.tokens import Tally
 
 LONGEST_LINE: Final = 64 * 1024

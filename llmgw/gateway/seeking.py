@@ -4,10 +4,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from llmgw.gateway.http1 import Request
 from llmgw.gateway.lines import Line
 from llmgw.gateway.openai import ApiError
 from llmgw.gateway.relay import Held, Relay
+from llmgw.gateway.request import Request
 from llmgw.gateway.routes import Hold, Refusal, Resolution, Route, still_loading
 from llmgw.gateway.stay import Stay, too_many, wants_comments
 from llmgw.gateway.surface import SLOTLESS

@@ -19,10 +19,10 @@ from llmgw.gateway.asking import Asking
 from llmgw.gateway.client import ClientConnection, Limits
 from llmgw.gateway.entry import begin, refuse
 from llmgw.gateway.exchange import Exchange
-from llmgw.gateway.http1 import Request
 from llmgw.gateway.keys import Caller, Credential
 from llmgw.gateway.openai import ApiError, Code
 from llmgw.gateway.relay import Relay
+from llmgw.gateway.request import Request
 from llmgw.gateway.routes import NOT_READY, Refusal, RoutingTable
 from llmgw.gateway.surface import Resource
 from llmgw.gateway.upstream import IDLE

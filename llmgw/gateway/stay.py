@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import Final
 
 from llmgw.gateway.early import wants_stream
-from llmgw.gateway.http1 import Request
 from llmgw.gateway.keys import Caller
 from llmgw.gateway.lines import Line
 from llmgw.gateway.openai import ApiError
 from llmgw.gateway.relay import Held, Relay
+from llmgw.gateway.request import Request
 from llmgw.gateway.routes import Refusal, Resolution, Route, queue_full, still_busy, waiting_text
 from llmgw.ids import ModelName
 from llmgw.units import Seconds

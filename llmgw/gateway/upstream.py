@@ -2,16 +2,13 @@
 
 import asyncio
 import socket
-import ssl
-from functools import cache
-from typing import Any, Final, NamedTuple, Protocol, cast
-from urllib.parse import urlsplit
+from typing import Any, Final, Protocol, cast
 
 import httptools
 
-from llmgw.catalog.hosts import fault_of
 from llmgw.engine.api import engine_key
 from llmgw.gateway import silence
+from llmgw.gateway.addresses import NOWHERE, address_of
 from llmgw.gateway.affinity import seed
 from llmgw.gateway.balance import UNLIMITED
 from llmgw.gateway.lines import Line
@@ -35,33 +32,6 @@ MAX_HEAD: Final = 256 * 1024
 whole; what has been read together with their end may be more."""
 _JOIN: Final = 128 * 1024
 """Up to this size, copying a body behind its head is cheaper than a second write."""
-
-
-class Address(NamedTuple):
-    host: str
-    port: int
-    base: str  #: path before every request's own, without a trailing slash
-    netloc: str
-    tls: bool = False
-
-
-NOWHERE: Final = Address("", 0, "", "")
-"""Of an external model whose address is none."""
-
-
-def address_of(url: str, *, external: bool = False) -> Address:
-    """Where an endpoint is. Raises ValueError for anything but http://host:port, or https:// of an external one.
-
-    An external one's `base` stands for the `/v1` of a request's path.
-    """
-    if (fault := fault_of(url)) is not None:
-        raise ValueError(f"cannot connect to {url!r}: {fault}")
-    parts = urlsplit(url)
-    schemes = ("http", "https") if external else ("http",)
-    if parts.scheme not in schemes or not parts.hostname:
-        raise ValueError(f"cannot connect to {url!r}: only {' and '.join(schemes)}://host:port can be served")
-    tls = parts.scheme == "https"
-    return Address(parts.hostname, parts.port or (443 if tls else 80), parts.path.rstrip("/"), parts.netloc, tls)
 
 
 class Receiver(Protocol):
@@ -420,20 +390,3 @@ class EngineConnection(asyncio.Protocol):
         if self._answer is not None and not self._extra:
             self._complete = True
             self._keep = self._parser.should_keep_alive()
-
-
-@cache
-def tls() -> ssl.SSLContext:
-    """Certificates are checked against the system's authorities, or those that SSL_CERT_FILE names."""
-    return ssl.create_default_context()
-
-
-async def dial(target: Target, timeout: float) -> EngineConnection:
-    """A fresh connection to an endpoint. Raises OSError, TimeoutError (after `timeout` seconds) or ValueError: what
-    looks a host up judges for itself what is one."""
-    loop = asyncio.get_running_loop()
-    async with asyncio.timeout(timeout):
-        _, connection = await loop.create_connection(
-            lambda: EngineConnection(target, loop), target.host, target.port, ssl=tls() if target.tls else None
-        )
-    return connection

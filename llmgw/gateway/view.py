@@ -8,8 +8,8 @@ from typing import Final, TypeVar
 import structlog
 
 from llmgw.errors import LlmgwError, RetryableError, TerminalError
+from llmgw.gateway.addresses import address_of
 from llmgw.gateway.routes import RoutingTable
-from llmgw.gateway.upstream import address_of
 from llmgw.plan import Endpoint, ModelStatus, Stopped
 from llmgw.store import codec, keys
 from llmgw.store.api import Entry, Snapshot, Store

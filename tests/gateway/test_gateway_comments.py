@@ -31,10 +31,10 @@ from llmgw.gateway import stay
 from llmgw.gateway.admission import Buffers
 from llmgw.gateway.early import MOST, Early, wants_stream
 from llmgw.gateway.fields import understand
-from llmgw.gateway.http1 import Head, Request, tag_of
 from llmgw.gateway.keys import Caller
 from llmgw.gateway.openai import ApiError, Code
 from llmgw.gateway.reply import understand as answered
+from llmgw.gateway.request import Head, Request, tag_of
 from llmgw.plan import ModelState
 from llmgw.units import MIB, Bytes, Seconds
 

@@ -10,7 +10,7 @@ import pytest
 from gateway_rig import Asked, FakeEngine, Rig, echo, model, say, until
 
 from llmgw.catalog.spec import ExternalSpec, ModelSpec, SecretRef, VariantSpec
-from llmgw.gateway import upstream
+from llmgw.gateway import dialling
 from llmgw.gateway.params import params_of
 from llmgw.ids import ModelName
 from llmgw.plan import ModelState
@@ -130,7 +130,7 @@ async def test_an_address_that_is_none_is_told_and_all_other_models_are_served(r
 async def test_whatever_stands_in_the_way_of_connecting_the_request_is_answered(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llmgw.gateway.upstream.fault_of", lambda url: None)
+    monkeypatch.setattr("llmgw.gateway.addresses.fault_of", lambda url: None)
     await rig.catalog(elsewhere("http://a..b/v1"))  # which the resolver takes for no name: a ValueError
     assert (await rig.post({"model": "far"})).code == "engine_lost"
 
@@ -164,7 +164,7 @@ def certified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext
         capture_output=True,
     )
     monkeypatch.setenv("SSL_CERT_FILE", str(cert))
-    upstream.tls.cache_clear()
+    dialling.tls.cache_clear()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(cert, key)
     return context
@@ -185,7 +185,7 @@ async def test_it_is_asked_over_tls_and_only_where_its_certificate_is_right(
     refused = await rig.post({"model": "wrong"})
     assert (refused.status, refused.code) == (502, "engine_lost")
     assert "certificate" in refused.json["error"]["message"].lower()
-    upstream.tls.cache_clear()
+    dialling.tls.cache_clear()
 
 
 # -- parameters

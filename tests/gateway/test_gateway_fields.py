@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 
 from llmgw.gateway.admission import Buffers
 from llmgw.gateway.fields import understand
-from llmgw.gateway.http1 import Request, RequestParser
+from llmgw.gateway.http1 import RequestParser
 from llmgw.gateway.keys import Caller, Credential
 from llmgw.gateway.openai import ApiError
 from llmgw.gateway.reply import Reply
 from llmgw.gateway.reply import understand as answered
+from llmgw.gateway.request import Request
 from llmgw.units import MIB, Bytes
 
 NAMES = (

@@ -14,12 +14,12 @@ from llmgw.gateway import surface
 from llmgw.gateway.admission import Admission, Buffers
 from llmgw.gateway.balance import pick
 from llmgw.gateway.fields import understand
-from llmgw.gateway.http1 import Head, Request, tag_of
 from llmgw.gateway.keys import Caller
 from llmgw.gateway.names import near_names
 from llmgw.gateway.openai import ApiError, BadBody, Code, error_body, error_event, read_model, rewrite_model
 from llmgw.gateway.reply import LONGEST_LINE, Reply
 from llmgw.gateway.reply import understand as answered
+from llmgw.gateway.request import Head, Request, tag_of
 from llmgw.gateway.routes import LOADING_RETRY, Hold, Refusal, Route, RoutingTable, still_loading
 from llmgw.ids import Digest, EngineName, ModelName, ProfileName, ReplicaId, Revision
 from llmgw.plan import Endpoint, ModelState, ModelStatus, Stopped

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmgw.gateway.admission import Buffers
-from llmgw.gateway.http1 import DENIED_BODY, Request, RequestParser
+from llmgw.gateway.http1 import DENIED_BODY, RequestParser
 from llmgw.gateway.keys import MISSING, Caller, Credential
 from llmgw.gateway.openai import ApiError
 from llmgw.gateway.repeats import LONGEST, Repeat
 from llmgw.gateway.reply import Answered
+from llmgw.gateway.request import Request
 from llmgw.gateway.upstream import EngineConnection, Target
 from llmgw.ids import EngineName, ModelName, ReplicaId
 from llmgw.plan import Endpoint
