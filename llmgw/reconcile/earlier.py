@@ -13,7 +13,7 @@ from llmgw.catalog.spec import Catalog
 from llmgw.catalog.yamldoc import quoted
 from llmgw.engine.manager import Engines
 from llmgw.errors import CatalogUnreadable, NoSuchRevision
-from llmgw.ids import Digest, Revision
+from llmgw.ids import Digest, Revision, is_named
 from llmgw.reconcile.in_force import in_force
 from llmgw.store import keys
 from llmgw.store.api import Store
@@ -42,7 +42,10 @@ class Earlier:
             if entry is None:
                 raise NoSuchRevision("no catalog was in force before this one; `llmgw history` lists what there was")
             return await self._of(entry.revision, entry.digest)
-        found = {entry.digest: entry for entry in entries if entry.revision.startswith(asked)}
+        # Of a revision that was in force with several contents, since a branch of weights moved, the last counts.
+        found = {entry.revision: entry for entry in entries if is_named(entry.revision, asked)}
+        if (whole := found.get(Revision(asked))) is not None:
+            found = {whole.revision: whole}
         if len(found) > 1:
             raise NoSuchRevision(f"{quoted(asked)} begins several revisions; `llmgw history` lists them")
         for entry in found.values():

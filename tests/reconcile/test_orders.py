@@ -150,6 +150,23 @@ async def test_a_commit_that_was_never_in_force_is_had_from_git(repo: Path, tmp_
         assert world.live.state().applied == skipped
 
 
+async def test_a_commit_is_gone_back_to_though_its_files_were_in_force_with_changes_too(
+    repo: Path, tmp_path: Path
+) -> None:
+    async with running(World(repo, tmp_path)) as world:
+        first = commit(repo, "one")
+        await world.in_force(first)
+        (repo / "c.yaml").write_text("apiVersion: llmgw/v1\nkind: Cluster\nname: being-edited\n")
+        await world.until(lambda: "+dirty:" in (world.live.state().applied or ""))
+        dirty = world.live.state().applied
+        assert dirty is not None
+        second = commit(repo, "two")
+        await world.in_force(second)
+        for asked, expected in ((first[:12], first), (dirty, dirty), (first, first)):
+            await world.roll_back(asked)
+            assert world.live.state().applied == expected
+
+
 async def test_orders_are_heeded_at_once_and_tell_nothing_twice(repo: Path, tmp_path: Path) -> None:
     first = commit(repo, "one")
     async with running(World(repo, tmp_path)) as world:
