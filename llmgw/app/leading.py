@@ -20,6 +20,7 @@ from llmgw.facts import Event
 from llmgw.schedule.forecast import Forecast
 from llmgw.store import keys
 from llmgw.store.api import Store
+from llmgw.store.damage import refuse_newer
 from llmgw.store.election import Fenced, Leadership, elected
 from llmgw.store.mirror import Mirror
 from llmgw.tasks import Tasks
@@ -69,7 +70,8 @@ class Leading:
         return self._deciding is not None
 
     async def run(self) -> None:
-        """Until cancelled. Raises what ended a term, unless the store was but away."""
+        """Until cancelled. Raises what ended a term, unless the store was but away; NewerFormat where a newer llmgw
+        decided before: this one would go back to what it remembers itself."""
         while True:
             leadership = await elected(self._store, self._name, self._clock)
             self._tell("leads")
@@ -85,6 +87,7 @@ class Leading:
 
     async def _term(self, leadership: Leadership) -> None:
         """Until the leadership is lost. A term's parts know nothing of an earlier one: they read all anew."""
+        await refuse_newer(self._store)
         mirror = Mirror(Fenced(self._store, leadership), AT_HAND)
         deciding = self._make(mirror)
         tasks = Tasks()

@@ -29,12 +29,17 @@ def decode(raw: bytes, kind: type[T], *, where: str = "a stored value") -> T:
     Raises NewerFormat when a newer llmgw wrote it, TerminalError when it is no such value.
     """
     try:
-        version = msgspec.json.decode(raw, type=_Version).v
-        if version > VERSION:
-            raise NewerFormat(f"{where} has format {version}, this llmgw reads up to {VERSION}: upgrade llmgw")
+        check_version(raw, where=where)
         return msgspec.json.decode(raw, type=kind)
     except msgspec.MsgspecError as error:
         raise TerminalError(f"{where} cannot be read as {kind.__name__}: {error}") from error
+
+
+def check_version(raw: bytes, *, where: str) -> None:
+    """Raises NewerFormat as `decode`, and MsgspecError when it is no value at all."""
+    version = msgspec.json.decode(raw, type=_Version).v
+    if version > VERSION:
+        raise NewerFormat(f"{where} has format {version}, this llmgw reads up to {VERSION}: upgrade llmgw")
 
 
 def decode_shared(raw: bytes, kind: type[T]) -> T:

@@ -6,14 +6,17 @@ suspended stays so, and after a rollback that cannot be read the catalog in forc
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
+
+import msgspec
 
 from llmgw.errors import NewerFormat, TerminalError
 from llmgw.facts import Ask, Concurrency, Cordon, Measured, RecoveryRecord, ScalingState, Suspension
 from llmgw.plan import Rollout, Stopped
 from llmgw.store import keys
 from llmgw.store.api import Delete, Put, Store
-from llmgw.store.codec import decode, encode
+from llmgw.store.codec import check_version, decode, encode
 from llmgw.store.values import ApiKey, Applied, Approval, HistoryEntry, Notified, Pinned
 from llmgw.units import Instant
 
@@ -50,6 +53,16 @@ async def set_aside(store: Store, now: Instant) -> tuple[str, ...]:
             except TerminalError as error:
                 told.append(await _replace(store, entry.key, error, now))
     return tuple(told)
+
+
+async def refuse_newer(store: Store) -> None:
+    """Raises NewerFormat where any of it was written by a newer llmgw: who decides without it would overrule it, and
+    write over it. What is damaged is passed over: whoever needs it says so. Histories are not looked at: they are long,
+    and whoever writes one writes which catalog is in force with it."""
+    for prefix in KINDS.keys() - {keys.HISTORY}:
+        for entry in (await store.list(prefix)).entries:
+            with suppress(msgspec.MsgspecError):
+                check_version(entry.value, where=f"the stored {entry.key}")
 
 
 async def _replace(store: Store, key: str, error: TerminalError, now: Instant) -> str:

@@ -10,7 +10,7 @@ from llmgw.ids import ModelName, NodeName
 from llmgw.plan import Stopped
 from llmgw.store import keys
 from llmgw.store.codec import decode, encode
-from llmgw.store.damage import KINDS, set_aside
+from llmgw.store.damage import KINDS, refuse_newer, set_aside
 from llmgw.store.memory import MemoryStore
 from llmgw.store.values import ApiKey, HistoryEntry
 from llmgw.units import Instant, Mono, Wall
@@ -80,6 +80,19 @@ async def test_a_newer_value_is_not_lost(tmp_path: Path) -> None:
     with pytest.raises(NewerFormat, match="upgrade"):
         await set_aside(store, NOW)
     assert await opened(tmp_path).get(keys.APPLIED) is not None
+
+
+@pytest.mark.parametrize("key", [keys.APPLIED, keys.PINNED, keys.suspension(ModelName("m"))])
+async def test_who_would_decide_refuses_what_a_newer_one_wrote_and_leaves_damage_to_others(
+    tmp_path: Path, key: str
+) -> None:
+    store = opened(tmp_path)
+    await store.put(keys.STOPPED, b"\xff")
+    await store.put(keys.SUSPENDED, b'{"v": 1}')
+    await refuse_newer(store)
+    await store.put(key, b'{"v": 2, "unknown": [1]}')
+    with pytest.raises(NewerFormat, match=rf"the stored {key} has format 2.*upgrade llmgw"):
+        await refuse_newer(store)
 
 
 async def test_a_damaged_api_key_stays_there_revoked_so_that_the_gateways_stay_shut(tmp_path: Path) -> None:
