@@ -1,7 +1,7 @@
 """Passes: read everything, think, write. Nothing is remembered between passes but what cannot be reread."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -15,7 +15,7 @@ from llmgw.engine.sizes import Sizes
 from llmgw.errors import LlmgwError, RetryableError
 from llmgw.facts import Action, Event, Level, Observed, RecoveryRecord
 from llmgw.ids import ModelName, NodeName, SpecDigest
-from llmgw.plan import ModelStatus, Rollout
+from llmgw.plan import ModelState, ModelStatus, Rollout
 from llmgw.reconcile import dispatch, measured, rollouts, status
 from llmgw.reconcile.decoded import Decoded
 from llmgw.reconcile.forgetting import forget_nodes
@@ -153,7 +153,7 @@ class Controller:
         await dispatch.apply(self._store, thought.plan, seen, catalog, now, self._record)
         await forget_nodes(self._store, seen, now, self._record)
         self.meters.did(thought)
-        told = thought.statuses
+        told = _until_returned(thought, self._told)
         await dispatch.write_statuses(self._store, told)
         # As it was when this pass began: of what has come since, the models' states say nothing yet.
         await status.write(self._store, state, told, now, stopped=seen.stopped is not None)
@@ -264,6 +264,16 @@ class Controller:
             text = f"more than half of the nodes are silent ({silent}): what they run is given up only when fewer are"
             done = "enough nodes report again"
             self._record(Event(at=now.wall, subject="cluster", reason="brake", message=text if seen.braked else done))
+
+
+def _until_returned(thought: Thought, before: Mapping[ModelName, ModelStatus]) -> tuple[ModelStatus, ...]:
+    """The statuses, but for models whose rollout failed in this pass those told `before`: the next, which follows at
+    once, wants what served. Told as failed meanwhile, clients would be turned away who need but wait."""
+    back = {name for name, one in thought.rollouts.items() if one is not None and one.failed is not None}
+    return tuple(
+        before.get(one.model, one) if one.model in back and one.state is ModelState.FAILED and not one.fallback else one
+        for one in thought.statuses
+    )
 
 
 def _consequence(record: RecoveryRecord) -> str:

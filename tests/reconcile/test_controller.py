@@ -297,6 +297,28 @@ async def test_a_terminal_failure_is_quarantined_and_stalls_the_catalog() -> Non
     assert (await world.conditions())[ConditionType.STALLED]
 
 
+async def test_a_model_whose_new_engine_fails_is_at_no_time_told_as_failed_while_the_old_one_can_come_back() -> None:
+    world = World()
+    await world.push(model("a"))
+    await world.tell()
+    await world.settle()
+    before = world.live.current
+    await world.push(model("a", context=8192), revision="r2")
+    assert world.live.current is not None
+    await publish(world.store, world.live.current, world.clock.now(), before=before)
+    await world.settle()
+    (id,) = await world.assignments()
+    await world.fail(id, FailureKind.TERMINAL)
+    seen = []
+    for _ in range(6):
+        await world.controller.reconcile()
+        seen.append((await world.statuses())["a"])
+        await world.act()
+    assert ModelState.FAILED not in {one.state for one in seen}
+    assert (seen[-1].state, seen[-1].spec_revision) == (ModelState.READY, "r1")
+    assert "signal 9" in (seen[-1].rollout_failed or "")
+
+
 async def test_a_fix_cancels_the_waits_of_the_revision_before() -> None:
     world = World()
     await world.push(model("a"))
