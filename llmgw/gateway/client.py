@@ -13,7 +13,8 @@ from llmgw.gateway.exchange import Exchange
 from llmgw.gateway.http1 import HEAD, START, Part, RequestParser
 from llmgw.gateway.openai import LONGEST_RETRY, ApiError, Code, error_body
 from llmgw.gateway.request import Request, new_request_id, tag_of
-from llmgw.units import KIB, MIB, Bytes, Seconds
+from llmgw.gateway.slow import Coming
+from llmgw.units import KIB, MIB, Bytes, Seconds, format_bytes
 
 _RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER with no time: closing resets the connection."""
@@ -30,6 +31,8 @@ class Limits:
     stalled: Seconds = Seconds(300)  #: without taking a byte of its answer
     linger: Seconds = Seconds(5)  #: reading on after a refusal, so that the client gets to read it
     sweep: Seconds = Seconds(1)  #: between two looks at all of these
+    rate: Bytes = Bytes(16 * KIB)  #: of a body, a second: one that is slower gives way where there is no room
+    span: Seconds = Seconds(10)  #: over which that is measured
     backlog: int = 256 * KIB  #: bytes that a client may send ahead while a request of its is being answered
     bodies: Bytes = Bytes(512 * MIB)  #: of request bodies in memory, over all clients
 
@@ -138,7 +141,7 @@ class ClientConnection(asyncio.Protocol):
         if self._exchange is not None:
             self._exchange.resume()
         elif not self._lingering:
-            self._advance()
+            self._advance(late=True)
 
     def _cancel(self) -> None:
         if self._exchange is not None:
@@ -147,19 +150,20 @@ class ClientConnection(asyncio.Protocol):
 
     # one request after the other
 
-    def _advance(self) -> None:
-        """Go on with whatever has come, until an answer has to be waited for. Not recursive: answers may be at once."""
+    def _advance(self, *, late: bool = False) -> None:
+        """Go on with whatever has come, until an answer has to be waited for. Not recursive: answers may be at once.
+        `late`: it came a while ago, and whose key was good then is asked again."""
         if self._advancing:
             return
         self._advancing = True
         try:
             while not self._busy and self._transport is not None and not self._transport.is_closing():
-                if not self._next():
+                if not self._next(late):
                     break
         finally:
             self._advancing = False
 
-    def _next(self) -> bool:
+    def _next(self, late: bool) -> bool:
         """Take one step between two answers. False: there is nothing to do but wait."""
         parser = self._parser
         if self._lingering:
@@ -170,7 +174,10 @@ class ClientConnection(asyncio.Protocol):
             self._busy = True
             self._awaited = None
             self.deadline = NEVER
-            exchange = self._service.handle(self, parser.ready.popleft())
+            request = parser.ready.popleft()
+            if late:
+                parser.admit_again(request)
+            exchange = self._service.handle(self, request)
             if self._busy:
                 self._exchange = exchange
         elif self._backlog:
@@ -210,7 +217,7 @@ class ClientConnection(asyncio.Protocol):
         if not keep_alive or (self.closing and not self._parser.ready):
             self._close()
         elif self._backlog or self._parser.pending:
-            self._advance()
+            self._advance(late=True)
         elif not self._advancing:
             self._wait()
 
@@ -258,6 +265,22 @@ class ClientConnection(asyncio.Protocol):
             self._transport.close()
 
     # the server's side
+
+    @property
+    def coming(self) -> Coming | None:
+        """The body that it waits for."""
+        gone = self._transport is None or self._transport.is_closing()
+        return None if gone or self._busy or self._lingering else self._parser.coming
+
+    def give_way(self, request: Request, asker: object) -> None:
+        """That body came slowly, and its room is needed; `asker`: the parser that needs it."""
+        coming = self.coming
+        if coming is None or coming.request is not request or asker is self._parser:
+            return
+        rate = format_bytes(self._limits.rate)
+        message = f"the body came at less than {rate} a second, and others needed its room; try again"
+        self._parser.close()
+        self._refuse_and_linger(ApiError(status=408, code=Code.REQUEST_TIMEOUT, message=message))
 
     def expire(self) -> None:
         """The deadline is over."""

@@ -216,7 +216,7 @@ class Exchange(Seeking):
         self._tried |= {target.id}
         self._lost_at = relay.loop.time()
         if self._killed < MOST_KILLED and self._kept and target.external is None:  # which nobody starts anew
-            self.route()
+            self.reconsider()
         else:
             self._answer_error(lost(target.model, why))
 

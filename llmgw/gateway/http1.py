@@ -19,6 +19,7 @@ from llmgw.gateway.keys import Caller, Credential
 from llmgw.gateway.openai import ApiError, Code
 from llmgw.gateway.repeats import Repeat
 from llmgw.gateway.request import Head, Request, new_request_id, tag_of
+from llmgw.gateway.slow import Coming
 from llmgw.units import format_bytes
 
 MAX_HEAD: Final = 64 * 1024
@@ -93,6 +94,12 @@ class RequestParser:
         """There is something to be done before more is read."""
         return bool(self.ready) or self.refusal is not None
 
+    @property
+    def coming(self) -> Coming | None:
+        """The body of which more is awaited, with nothing before it."""
+        request = self._request
+        return None if self.part is not BODY or request is None or self.ready else Coming(request, self._size)
+
     def feed(self, data: bytes) -> None:
         if self.refusal is not None or self.last:
             return
@@ -114,6 +121,12 @@ class RequestParser:
             self._read_beside(len(data))
         if first and len(self.ready) == 1:
             self._remember(data, self.ready[0])
+        elif in_body and self.ready:
+            self.admit_again(self.ready[0])
+
+    def admit_again(self, request: Request) -> None:
+        """It was let in when its head came, which may be long ago."""
+        request.caller, request.denied = self._admit(request.head.fields.credential)
 
     def _read_beside(self, size: int) -> None:
         """Bytes of a body's framing: trailers, which llhttp's wrapper gathers and tells of only when they are whole."""
@@ -188,7 +201,7 @@ class RequestParser:
             self._refuse(denied)
         if self._size + len(data) > self._max_body():
             self._refuse(_too_large(self._max_body()))
-        if not self._buffers.take(len(data)):
+        if not self._buffers.take(len(data), self):
             self._refuse(_OVERLOADED)
         if not self._size:
             self._body = data
@@ -240,7 +253,7 @@ class RequestParser:
             self._refuse(_bad_request("the only Transfer-Encoding understood is 'chunked', in HTTP/1.1"))
         if length > self._max_body():
             self._refuse(_too_large(self._max_body()))
-        if length > self._buffers.limit - self._buffers.used:
+        if not self._buffers.has_room(length, self):
             self._refuse(_OVERLOADED)  # before it is sent
 
     def _decline_upgrades(self, rest: memoryview) -> None:

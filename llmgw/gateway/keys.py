@@ -162,6 +162,10 @@ MISSING: Final = ApiError(
 WRONG: Final = ApiError(status=401, code=Code.KEY_WRONG, message="the API key is not known here")
 
 
+def _revoked(key: ApiKey) -> ApiError:
+    return ApiError(status=401, code=Code.KEY_REVOKED, message=f"the API key {key.name!r} was revoked")
+
+
 @dataclass(slots=True)
 class Keyring:
     """The keys there are, by id, each with its doings. Changed in place: what is under way keeps its `Caller`."""
@@ -196,10 +200,20 @@ class Keyring:
         if caller is None or key is None or not same:
             return WRONG
         if key.revoked is not None:
-            return ApiError(status=401, code=Code.KEY_REVOKED, message=f"the API key {key.name!r} was revoked")
+            return _revoked(key)
         if key.expires is not None and key.expires <= wall():
             return ApiError(status=401, code=Code.KEY_EXPIRED, message=f"the API key {key.name!r} has expired")
         return caller
+
+    def barred(self, caller: Caller) -> ApiError | None:
+        """Why a request that was let in, and waits, may not be sent any more. None: it may. Of one that is late, that
+        its key expired meanwhile is not its fault."""
+        key = caller.key
+        if key is None:
+            return None
+        if key.revoked is not None:
+            return _revoked(key)
+        return None if self.callers.get(key.id) is caller else WRONG
 
     def active(self) -> Collection[Caller]:
         """Those whose counts are told: with a key that is still good."""

@@ -21,6 +21,7 @@ from llmgw.gateway.routes import RoutingTable
 from llmgw.gateway.upstream import Target
 from llmgw.gateway.warmup import Warmup
 from llmgw.ids import ModelName, ReplicaId
+from llmgw.store.values import ApiKey
 from llmgw.tasks import Tasks
 from llmgw.units import Seconds, Wall
 
@@ -48,6 +49,18 @@ class Held(Protocol):
 
     def serve(self) -> bool:
         """Its turn has come: send it where there is a free slot. False: none of them will do."""
+        ...
+
+    def recheck(self) -> bool:
+        """Keys changed. False: its key is good no more, and it was refused."""
+        ...
+
+    def yields(self, model: ModelName, caller: Caller) -> bool:
+        """Whether it is one of that key that waits for that model, and never got its turn."""
+        ...
+
+    def give_way(self) -> None:
+        """Leave its place to another key's."""
         ...
 
 
@@ -199,6 +212,18 @@ class Relay:
             if not one.serve():
                 passed.add(one)
 
+    def giving_way(self, model: ModelName, caller: Caller, size: int) -> Held | None:
+        """Who leaves its place to a request of that key, where no more may wait: of the key that has the most waiting
+        who came last. None: nobody, since that key has no more than its share."""
+        key = self.admission.greediest(model, size, caller)
+        return None if key is None else next((one for one in reversed(self.held) if one.yields(model, key)), None)
+
+    def keys_changed(self, keys: Iterable[ApiKey], *, required: bool) -> None:
+        """Act on them from here on: what engines have is finished, what waits for one is looked at again."""
+        self.keyring.change(keys, required=required)
+        for exchange in tuple(self.held):
+            exchange.recheck()
+
     def busy_for(self, model: ModelName) -> int:
         """Seconds until who waits last can hope for a slot, as answers go now: for Retry-After."""
         line = self.lines.get(model)
@@ -243,13 +268,13 @@ class Relay:
         self.used()
 
     def released(self, target: Target, line: Line[Held] | None, caller: Caller) -> None:
-        """`line`: the target's when it was taken."""
+        """`line`: the target's when it was taken. Who waits may wait in another by now."""
         target.outstanding -= 1
         target.trial = False
         if line is not None:
             line.gave(caller)
-            if line.size:  # not now: an answer is being brought to its end
-                self.loop.call_soon(self.pump, target.model)
+        if target.line is not None and target.line.size:  # not now: an answer is being brought to its end
+            self.loop.call_soon(self.pump, target.model)
         target.last_used = self.loop.time()
         if target.withdrawn and not target.outstanding:
             if self.targets.get(target.id) is target:

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from llmgw.gateway.keys import Caller
 from llmgw.gateway.lines import Line
 from llmgw.gateway.openai import ApiError
 from llmgw.gateway.relay import Held, Relay
@@ -12,7 +13,7 @@ from llmgw.gateway.routes import Hold, Refusal, Resolution, Route, still_loading
 from llmgw.gateway.stay import Stay, too_many, wants_comments
 from llmgw.gateway.surface import SLOTLESS
 from llmgw.gateway.upstream import Target
-from llmgw.gateway.verdicts import lost, not_served
+from llmgw.gateway.verdicts import denied, lost, not_served
 from llmgw.ids import ModelName, ReplicaId
 from llmgw.units import Seconds, Wall
 
@@ -26,8 +27,8 @@ class Seeking(ABC):
     """A request until its endpoint is found, and again when that is lost."""
 
     __slots__ = (
-        "_asked", "_fresh_only", "_lost_at", "_meter", "_model", "_name", "_near", "_relay", "_request", "_size",
-        "_started", "_stay", "_tried",
+        "_asked", "_fresh_only", "_lost_at", "_meter", "_model", "_name", "_near", "_queued", "_relay", "_request",
+        "_size", "_started", "_stay", "_tried",
     )  # fmt: skip
 
     def __init__(self, relay: Relay, request: Request, name: str) -> None:
@@ -42,6 +43,7 @@ class Seeking(ABC):
         self._meter = relay.meters.of("")
         self._tried: frozenset[ReplicaId] = frozenset()
         self._lost_at = 0.0
+        self._queued = 0.0  #: seconds that it was in lines
         self._fresh_only = False  #: a kept connection turned out to be closed
         self._stay: Stay | None = None  #: while it waits, for an endpoint or for a slot
 
@@ -154,10 +156,10 @@ class Seeking(ABC):
             self._turn_away(too_many(self._relay, model))
 
     def _queue(self, model: ModelName, line: Line[Held]) -> None:
-        """Wait for a slot. One whose engine was lost has waited before."""
+        """Wait for a slot. What it waited before counts: lines come and go with endpoints."""
         relay = self._relay
         applied = relay.table.applied
-        until = relay.loop.time() + (applied.gateway.queue_timeout if applied else 0)
+        until = relay.loop.time() - self._queued + (applied.gateway.queue_timeout if applied else 0)
         if not self._stays(model, line, until):
             self._turn_away(too_many(relay, model, line))
 
@@ -178,8 +180,25 @@ class Seeking(ABC):
         return applied.gateway.cold_start_timeout if applied else Seconds(0)
 
     def reconsider(self) -> None:
-        """The table changed while this request waits."""
-        self.route()
+        """The table changed while this request waits, or lost its engine."""
+        if self.recheck():
+            self.route()
+
+    def recheck(self) -> bool:
+        """False: its key may not ask for it any more, be it that the key changed, or whose the name is."""
+        caller = self._request.caller
+        error = self._relay.keyring.barred(caller) or denied(self._relay.table, caller, self._name)
+        if error is not None:
+            self._answer_error(error)
+        return error is None
+
+    def yields(self, model: ModelName, caller: Caller) -> bool:
+        mine = caller is self._request.caller and self._stay is not None and self._stay.model == model
+        return mine and not self._tried and not self._fresh_only
+
+    def give_way(self) -> None:
+        if (stay := self._stay) is not None:
+            self._turn_away(too_many(self._relay, stay.model, stay.line))
 
     def serve(self) -> bool:
         """Its turn has come: send it where there is a free slot. False: none of them will do."""
@@ -191,14 +210,14 @@ class Seeking(ABC):
 
     def _stop_waiting(self) -> None:
         if self._stay is not None:
-            self._stay.end()
+            self._queued += self._stay.end()
             self._stay = None
 
     def _waited(self) -> None:
         """For as long as the cluster allows: say how far the model is. Or for news of a lost engine that never came."""
         relay, stay = self._relay, self._stay
         if stay is not None and stay.line is not None:
-            self._turn_away(stay.overdue(stay.line))
+            self._turn_away(stay.overdue(stay.line, self._queued))
             return
         resolution = self._resolved()
         if isinstance(resolution, Hold):

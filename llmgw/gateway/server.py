@@ -24,6 +24,7 @@ from llmgw.gateway.openai import ApiError, Code
 from llmgw.gateway.relay import Relay
 from llmgw.gateway.request import Request
 from llmgw.gateway.routes import NOT_READY, Refusal, RoutingTable
+from llmgw.gateway.slow import Watch
 from llmgw.gateway.surface import Resource
 from llmgw.gateway.upstream import IDLE
 from llmgw.gateway.usage import UsageReport
@@ -72,6 +73,7 @@ class Gateway:
         self._empty = asyncio.Event()
         self._known = asyncio.Event()  #: a catalog is in force
         self._buffers = Buffers(limits.bodies)
+        self._watch = Watch(self._buffers, limits.rate, limits.span)
         self._server: asyncio.Server | None = None
         self._relay: Relay | None = None
         self._usage: UsageReport | None = None
@@ -198,7 +200,7 @@ class Gateway:
 
     def _keys_changed(self, keys: Sequence[ApiKey], required: bool) -> None:
         assert self._relay is not None
-        self._relay.keyring.change(keys, required=required)
+        self._relay.keys_changed(keys, required=required)
 
     def _admit(self, credential: Credential | None) -> tuple[Caller, ApiError | None]:
         assert self._relay is not None
@@ -224,6 +226,7 @@ class Gateway:
             for connection in tuple(self._connections):
                 if connection.deadline < now:
                     connection.expire()
+            self._watch.look(self._connections, now)
             for target in self._relay.targets.values() if self._relay else ():
                 target.close_idle(before=now - IDLE)
 

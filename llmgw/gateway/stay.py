@@ -59,9 +59,12 @@ class Stay:
 
     def begin(self, until: float, waited: Callable[[], None], *, first: bool = False) -> bool:
         """`waited` is called at `until`, of the loop's time. False: too many wait already, and nothing was begun."""
-        relay = self._relay
-        if not relay.admission.enter(self.model, self._size):
-            return False
+        relay, last = self._relay, None
+        if not relay.admission.enter(self.model, self._size, self._caller):
+            last = relay.giving_way(self.model, self._caller, self._size)
+            if last is None:
+                return False
+            relay.admission.take(self.model, self._size, self._caller)
         self._since = relay.loop.time()
         relay.held[self._who] = None
         if self.line is None:
@@ -75,6 +78,8 @@ class Stay:
             relay.used()
             relay.loop.call_soon(relay.pump, self.model)  # those before it may not want the slot that is free
         self.extend(until, waited)
+        if last is not None:  # only now: what its client sends next must not take the place
+            last.give_way()
         return True
 
     def extend(self, until: float, waited: Callable[[], None]) -> None:
@@ -92,13 +97,14 @@ class Stay:
         self.tell(comment, EVERY)
         comment(waiting_text(self._relay.table.statuses.get(self.model), slot=self.line is not None))
 
-    def overdue(self, line: Line[Held]) -> ApiError:
-        """The answer where no slot became free in time."""
+    def overdue(self, line: Line[Held], before: float) -> ApiError:
+        """The answer where no slot became free in time. `before`: seconds for which it waited in lines earlier."""
         relay = self._relay
-        waited = Seconds(relay.loop.time() - self._since)
+        waited = Seconds(before + relay.loop.time() - self._since)
         return still_busy(self.model, waited, line.size, relay.busy_for(self.model))
 
-    def end(self) -> None:
+    def end(self) -> float:
+        """Returns for how many seconds it was in a line."""
         relay, meter, caller = self._relay, self._meter, self._caller
         for timer in (self._timer, self._teller):
             if timer is not None:
@@ -115,9 +121,10 @@ class Stay:
             caller.queued -= 1
             caller.queue.add(seconds)
             self.line.leave(caller, self._who)
-        relay.admission.leave(self.model, self._size)
+        relay.admission.leave(self.model, self._size, caller)
         del relay.held[self._who]
         relay.used()
+        return 0.0 if self.line is None else seconds
 
     def goes_on(self, resolution: Resolution) -> bool:
         """Whether what its request comes to now is what it waits for already."""
