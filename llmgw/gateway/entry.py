@@ -7,11 +7,11 @@ from llmgw.gateway.exchange import Exchange
 from llmgw.gateway.openai import ApiError, BadBody, Code
 from llmgw.gateway.relay import Relay
 from llmgw.gateway.request import Request
-from llmgw.gateway.verdicts import denied
+from llmgw.gateway.verdicts import denied, nothing_at
 
 
-def begin(relay: Relay, client: Client, request: Request) -> "Exchange | None":
-    """Take a POST that names a model. None: it was answered already."""
+def begin(relay: Relay, client: Client, request: Request, *, near: str | None = None) -> "Exchange | None":
+    """Take a POST that names a model. `near`: the known path that its path is like. None: it was answered already."""
     if (stopped := relay.table.stopped) is not None:  # before the body is looked at
         refuse(relay, client, request, relay.table.stop_refusal(stopped).answer(relay.clock.now().wall))
         return None
@@ -27,6 +27,10 @@ def begin(relay: Relay, client: Client, request: Request) -> "Exchange | None":
     caller = request.caller
     if (error := denied(relay.table, caller, name) or caller.enter(relay.loop.time())) is not None:
         refuse(relay, client, request, error)
+        return None
+    if near is not None and not relay.table.may_serve(name, request.path):
+        caller.leave()
+        refuse(relay, client, request, nothing_at(request.path, near))
         return None
     exchange = Exchange(relay, client, request, name)
     exchange.route()

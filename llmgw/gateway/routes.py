@@ -172,6 +172,16 @@ class RoutingTable:
         declared = None if status is None else status.surfaces
         return surface is None or declared is None or surface in declared
 
+    def may_serve(self, name: str, path: str) -> bool:
+        """Of a path that is like a known one. False: all who could answer say what they serve, and it is not that."""
+        found = self.resolve(name)
+        if isinstance(found, Route):
+            told = [endpoint.surfaces for endpoint in found.endpoints]
+        else:
+            status = self.statuses.get(found.model) if found.model is not None else None
+            told = [None if status is None else status.surfaces]
+        return any(each is None or path.removeprefix("/v1/") in each for each in told)
+
     def _suits(self, stand_in: Resolution | None, path: str) -> bool:
         """Whether who stands in for a model serves what it is asked for."""
         if isinstance(stand_in, Route):

@@ -28,7 +28,7 @@ from llmgw.gateway.slow import Watch
 from llmgw.gateway.surface import Resource
 from llmgw.gateway.upstream import IDLE
 from llmgw.gateway.usage import UsageReport
-from llmgw.gateway.verdicts import not_allowed
+from llmgw.gateway.verdicts import not_allowed, nothing_at
 from llmgw.gateway.view import StoreView
 from llmgw.store.api import Store
 from llmgw.store.held import Writer
@@ -251,14 +251,15 @@ class Gateway:
             return None
         if method == "POST" and resource is surface.RELAYED:
             return begin(relay, client, request)
+        if resource is surface.OTHER:
+            return begin(relay, client, request, near=surface.meant(path))
         if relay.table.stopped is not None and surface.is_serving(method, path):
             self._refuse(client, request, relay.table.stop_refusal(relay.table.stopped))
         elif method == "OPTIONS" and (resource is not None or path == "*"):
             allowed = surface.ALLOWED[resource] if resource else "GET, HEAD, POST, OPTIONS"
             client.respond(request, 204, extra=b"Allow: %b\r\n" % allowed.encode() + _PREFLIGHT)
         elif resource is None:
-            message = f"there is nothing at {openai.shown(path)}; models are served under /v1/"
-            refuse(relay, client, request, ApiError(status=404, code=Code.PATH_NOT_FOUND, message=message))
+            refuse(relay, client, request, nothing_at(path, surface.meant(path)))
         elif method not in ("GET", "HEAD") or resource is surface.RELAYED:
             allowed = surface.ALLOWED[resource]
             message = f"{openai.shown(method)} is not for {openai.shown(path)}: use {allowed.partition(',')[0]}"

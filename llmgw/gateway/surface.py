@@ -1,7 +1,9 @@
 """What the gateway's paths are, and which methods each takes. Pure."""
 
 import re
+from difflib import get_close_matches
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 
@@ -10,9 +12,10 @@ class Resource(StrEnum):
     MODELS = "models"
     MODEL = "model"
     RELAYED = "relayed"  #: a POST that names a model, passed on to an engine
+    OTHER = "other"  #: likewise, at a path that engines may have and the gateway does not know
 
 
-HEALTH, MODELS, MODEL, RELAYED = Resource
+HEALTH, MODELS, MODEL, RELAYED, OTHER = Resource
 # By these names where each request comes by: in Python 3.11 a member is looked up in its enum ten times as slowly.
 
 
@@ -22,6 +25,7 @@ ALLOWED: Final = {
     Resource.MODELS: READ,
     Resource.MODEL: READ,
     Resource.RELAYED: "POST, OPTIONS",
+    Resource.OTHER: "POST, OPTIONS",
 }
 
 MODEL_PREFIX: Final = "/v1/models/"
@@ -37,6 +41,11 @@ _KNOWN: Final = frozenset(
     )
 ) | {"/tokenize", "/detokenize"}  # fmt: skip
 """Paths of which it can be said that only the method was wrong. A POST is relayed to others too: engines differ."""
+
+_PATHS: Final = sorted(_KNOWN | {"/v1/models", "/health"})
+_LENGTH: Final = 100
+_ALIKE: Final = 0.9
+"""One mistake in ten characters: what engines have besides is less like."""
 
 DECLARED: Final = {
     "/v1/chat/completions": "chat/completions",
@@ -66,8 +75,23 @@ def find(method: str, path: str) -> Resource | None:
     if path.startswith(MODEL_PREFIX):
         return MODEL
     if method == "POST" and _RELAYED(path):
-        return RELAYED
+        return OTHER
     return None
+
+
+@lru_cache(maxsize=256)  # who asks at a wrong path asks again
+def meant(path: str) -> str | None:
+    """The known path that somebody meant who asks at another; None: nothing is like it. A base URL without /v1, or with
+    it where the client adds it, is the usual mistake."""
+    if len(path) > _LENGTH:
+        return None
+    plain = "/" + "/".join(part for part in path.casefold().split("/") if part)
+    at = plain.rfind("/v1/")
+    tries = (plain[at:],) if at >= 0 else (plain, "/v1" + plain)
+    for each in tries:
+        if each in _PATHS:
+            return each
+    return next((found[0] for each in tries if (found := get_close_matches(each, _PATHS, n=1, cutoff=_ALIKE))), None)
 
 
 def is_serving(method: str, path: str) -> bool:

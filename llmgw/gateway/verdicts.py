@@ -24,6 +24,12 @@ def not_allowed(caller: Caller, name: str) -> ApiError:
     return ApiError(status=403, code=Code.MODEL_NOT_ALLOWED, message=message, param="model")
 
 
+def nothing_at(path: str, near: str | None) -> ApiError:
+    """`near`: the path that was meant, perhaps."""
+    hint = f"did you mean {near}?" if near is not None else "models are served under /v1/"
+    return ApiError(status=404, code=Code.PATH_NOT_FOUND, message=f"there is nothing at {shown(path)}; {hint}")
+
+
 def not_served(model: ModelName, path: str, surfaces: Iterable[str]) -> ApiError:
     """`surfaces`: what it does serve."""
     message = f"model {model!r} does not serve {path}: its engine has {', '.join(f'/v1/{each}' for each in surfaces)}"

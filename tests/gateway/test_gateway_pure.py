@@ -244,7 +244,7 @@ def test_an_errors_type_is_one_that_the_clients_of_its_path_know(status: int, op
     ("method", "path", "found"),
     [
         ("POST", "/v1/chat/completions", surface.Resource.RELAYED),
-        ("POST", "/v1/new/thing.v2", surface.Resource.RELAYED),
+        ("POST", "/v1/new/thing.v2", surface.Resource.OTHER),
         ("POST", "/tokenize", surface.Resource.RELAYED),
         ("GET", "/v1/chat/completions", surface.Resource.RELAYED),
         ("GET", "/v1/new/thing", None),
