@@ -42,7 +42,7 @@ from llmgw.units import Instant
 log = structlog.get_logger("llmgw.sync")
 
 RETRY: Final = 5.0
-"""Seconds until what could not be written (a full disk) is tried again."""
+"""Seconds until what could not be written (a full disk), or was not signed by an allowed signer, is tried again."""
 
 GRACE: Final = 1.0
 """Seconds that the newest revision may take at a start, before the last good one serves until it has come: a git that
@@ -112,7 +112,7 @@ class CatalogSync:
             group.create_task(self._heed())
             group.create_task(self._resolver.run())
             while True:
-                came = await self._arrived.wait(self._retry if self._unwritten is not None else self._grace_left())
+                came = await self._arrived.wait(self._retry if self._is_tried_again() else self._grace_left())
                 newest, asked = self._newest, self._asked
                 if newest is not None:
                     await self._try(newest)
@@ -120,6 +120,12 @@ class CatalogSync:
                     await self._place.asks.answer(asked)
                 elif not came:
                     await self._meanwhile()
+
+    def _is_tried_again(self) -> bool:
+        """What kept the newest from coming into force may be over without a sign: a disk that was full, a key that was
+        not among the allowed signers."""
+        held = self._live.state().held
+        return self._unwritten is not None or (held is not None and held.reason is HoldReason.UNSIGNED)
 
     async def _follow(self) -> None:
         async for seen in self._place.follow():

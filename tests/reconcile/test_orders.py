@@ -17,7 +17,7 @@ from llmgw.engine.manager import Engines
 from llmgw.errors import NoSuchRevision
 from llmgw.facts import Event, Suspension
 from llmgw.ids import ModelName, Revision
-from llmgw.reconcile.sync import CatalogSync
+from llmgw.reconcile.sync import RETRY, CatalogSync
 from llmgw.store import keys
 from llmgw.store.codec import encode
 from llmgw.store.memory import MemoryStore
@@ -53,7 +53,13 @@ class World:
     """What one daemon's controller has of the catalog. `home`: its state directory."""
 
     def __init__(
-        self, repo: Path, home: Path, *, signers: Path | None = None, store: MemoryStore | None = None
+        self,
+        repo: Path,
+        home: Path,
+        *,
+        signers: Path | None = None,
+        store: MemoryStore | None = None,
+        retry: float = RETRY,
     ) -> None:
         self.store = store or MemoryStore()
         self.live = LiveCatalog("test")
@@ -62,6 +68,7 @@ class World:
             place=Directory(repo) if signers is None else Committed(repo),
             store=self.store, live=self.live, engines=Engines(), clock=SystemClock(), record=self.events.append,
             last_good=home / "last-good" / "catalog.json", wake=lambda: None, signers=signers,
+            retry=retry,
         )  # fmt: skip
 
     async def until(self, true: Callable[[], object]) -> None:
@@ -185,12 +192,34 @@ async def test_orders_are_heeded_at_once_and_tell_nothing_twice(repo: Path, tmp_
         assert told == ["catalog applied", "catalog held", "catalog held", "catalog applied"]
 
 
-async def test_where_signatures_are_wanted_an_unsigned_commit_keeps_the_last_good(repo: Path, tmp_path: Path) -> None:
-    key, signers = tmp_path / "ann", tmp_path / "allowed"
+def signed_as(repo: Path, key: Path) -> str:
+    """Have commits signed by a new key; its line for the allowed signers."""
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
-    signers.write_text(f"ann@example.org {key.with_suffix('.pub').read_text()}")
     git(repo, "config", "gpg.format", "ssh")
     git(repo, "config", "user.signingKey", str(key))
+    return f"{key.name}@example.org {key.with_suffix('.pub').read_text()}"
+
+
+async def test_a_signer_who_is_allowed_later_puts_the_held_commit_in_force_without_another(
+    repo: Path, tmp_path: Path
+) -> None:
+    signers = tmp_path / "allowed"
+    signers.write_text(signed_as(repo, tmp_path / "ann"))
+    good = commit(repo, "one", "-S")
+    async with running(World(repo, tmp_path, signers=signers, retry=0.1)) as world:
+        await world.in_force(good)
+        bob = signed_as(repo, tmp_path / "bob")
+        late = commit(repo, "two", "-S")
+        await world.held(late, HoldReason.UNSIGNED)
+        signers.write_text(signers.read_text() + bob)
+        await world.in_force(late)
+        told = [reason for reason in world.told() if reason != "catalog warning"]
+        assert told == ["catalog applied", "catalog held", "catalog applied"]
+
+
+async def test_where_signatures_are_wanted_an_unsigned_commit_keeps_the_last_good(repo: Path, tmp_path: Path) -> None:
+    signers = tmp_path / "allowed"
+    signers.write_text(signed_as(repo, tmp_path / "ann"))
     good = commit(repo, "one", "-S")
     async with running(World(repo, tmp_path, signers=signers)) as world:
         await world.in_force(good)
