@@ -6,7 +6,7 @@ the slots and no more, while others wait.
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
@@ -73,14 +73,14 @@ class Line(Generic[W]):
         del self._shares[key].waiting[one]
         self.size -= 1
 
-    def next(self, passed: Collection[W] = ()) -> W | None:
-        """Whose turn it is, of those not in `passed`. None: nobody's."""
+    def next(self, passed: Callable[[W], bool] | None = None) -> W | None:
+        """Whose turn it is, of those who are not `passed` over. None: nobody's."""
         best: tuple[int, int] | None = None
         found: W | None = None
         for share in self._shares.values():
             rank = (share.running, share.turn)
             if share.waiting and (best is None or rank < best):
-                first = next((one for one in share.waiting if one not in passed), None)
+                first = next((one for one in share.waiting if passed is None or not passed(one)), None)
                 if first is not None:
                     best, found = rank, first
         return found

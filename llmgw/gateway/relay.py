@@ -48,7 +48,12 @@ class Held(Protocol):
         ...
 
     def serve(self) -> bool:
-        """Its turn has come: send it where there is a free slot. False: none of them will do."""
+        """Its turn has come: send it where there is a free slot. False: none of them will do, and it waits on."""
+        ...
+
+    @property
+    def excluded(self) -> frozenset[ReplicaId]:
+        """Endpoints of the model that it waits for to which it may not be sent."""
         ...
 
     def recheck(self) -> bool:
@@ -204,13 +209,15 @@ class Relay:
     def pump(self, model: ModelName) -> None:
         """Let those have the free slots whose turn it is."""
         line = self.lines.get(model)
-        passed: set[Held] = set()
+        # What no free slot will do for it will do for none of its like: to try a thousand takes long.
+        unfit: set[frozenset[ReplicaId]] = set()
         while line is not None and line.size and self.choose(model, _NONE, turn=True) is not None:
-            one = line.next(passed)
+            one = line.next((lambda each: each.excluded in unfit) if unfit else None)
             if one is None:
                 return
+            excluded = one.excluded
             if not one.serve():
-                passed.add(one)
+                unfit.add(excluded)
 
     def giving_way(self, model: ModelName, caller: Caller, size: int) -> Held | None:
         """Who leaves its place to a request of that key, where no more may wait: of the key that has the most waiting

@@ -21,6 +21,7 @@ REPLACED: Final = 10.0
 """Seconds to wait for word that a model whose every endpoint was lost is being restarted, or runs elsewhere by now. It
 is on its way; where the leader died as well, another leads first, which takes some 5 s."""
 NOTHING: Final[Mapping[ModelName, Wall]] = {}
+_NONE: Final[frozenset[ReplicaId]] = frozenset()
 
 
 class Seeking(ABC):
@@ -104,8 +105,8 @@ class Seeking(ABC):
         if new := [model for model in models if model not in self._asked]:
             self._asked = {**self._asked, **self._relay.ask(new)}
 
-    def _seek(self, route: Route) -> bool:
-        """False: it has to wait, or goes on waiting."""
+    def _seek(self, route: Route) -> None:
+        """Send it, or have it wait, or go on waiting."""
         relay, model, path = self._relay, route.model, self._request.path
         if relay.table.affinity and self._near is None and not self._tried:
             self._near = relay.common(model, self._request)
@@ -114,17 +115,16 @@ class Seeking(ABC):
             if len(those) == len(route.endpoints):
                 surfaces = sorted({each for one in route.endpoints for each in one.surfaces or ()})
                 self._answer_error(not_served(model, path, surfaces))
-                return True
+                return
             excluded |= those
         # Whoever lost what it got has had its turn already.
         turn = self._in_line or self._fresh_only or bool(self._tried)
         target = relay.choose(model, excluded, self._near, turn=turn) or self._without_slot(model, excluded)
         if target is None:
-            return False
+            return
         if self._stay is not None:
             self._stop_waiting()
         self._send(route, target)
-        return True
 
     def _without_slot(self, model: ModelName, excluded: frozenset[ReplicaId]) -> Target | None:
         """No endpoint may be asked now: wait for a slot, or for an endpoint, unless it goes without a slot."""
@@ -201,12 +201,19 @@ class Seeking(ABC):
             self._turn_away(too_many(self._relay, stay.model, stay.line))
 
     def serve(self) -> bool:
-        """Its turn has come: send it where there is a free slot. False: none of them will do."""
+        """Its turn has come: send it where there is a free slot. False: none of them will do, and it waits on."""
         resolution = self._resolved()
         if self._stay is None or not self._stay.goes_on(resolution) or not isinstance(resolution, Route):
             self._go(resolution)
-            return False
-        return self._seek(resolution)
+            return True
+        self._seek(resolution)
+        return not self._in_line
+
+    @property
+    def excluded(self) -> frozenset[ReplicaId]:
+        lacking = None if self._stay is None else self._relay.table.lacking.get(self._stay.model)
+        those = lacking.get(self._request.path, _NONE) if lacking is not None else _NONE
+        return those | self._tried if self._tried else those
 
     def _stop_waiting(self) -> None:
         if self._stay is not None:

@@ -1,10 +1,13 @@
 """Who waits for a slot while what he waits in changes: slots, endpoints, names, and the room in the line."""
 
 import asyncio
+from collections.abc import Callable
 
 from gateway_rig import Rig, Wire, model, post, until
 from test_gateway_queue import Slots, asking, keyed, queued, serving
 
+from llmgw.gateway.lines import Line
+from llmgw.gateway.relay import Held
 from llmgw.units import Seconds
 
 
@@ -142,3 +145,33 @@ async def test_a_key_that_fills_the_wait_for_a_model_makes_room_for_the_others(r
     await rig.endpoint("m", (await rig.engine(engine)).url)
     assert (await wires[0].answer()).status == 200
     assert (await modest.answer()).status == 200
+
+
+async def test_those_whom_no_free_slot_will_do_are_not_tried_one_by_one(rig: Rig) -> None:
+    chats, embeds = Slots(), Slots()
+    await rig.catalog(model("m"))
+    await rig.endpoint("m", (await rig.engine(chats)).url, id="c", slots=2, surfaces=("chat/completions",))
+    await rig.endpoint("m", (await rig.engine(embeds)).url, id="e", slots=1, surfaces=("embeddings",))
+    wires = {"e0": await asking(rig, "e0", "/v1/embeddings")}
+    await until(lambda: embeds.now == 1, "the first")
+    for number in range(1, 5):
+        wires[f"e{number}"] = await asking(rig, f"e{number}", "/v1/embeddings")
+        await until(lambda n=number: queued(rig) == n, "waiting")
+    tried = 0
+
+    class Counting(Line[Held]):
+        __slots__ = ()
+
+        def next(self, passed: Callable[[Held], bool] | None = None) -> Held | None:
+            nonlocal tried
+            tried += 1
+            return super().next(passed)
+
+    rig.gateway._relay.lines["m"].__class__ = Counting  # type: ignore[union-attr,index]
+    chats.answer("c0")
+    assert (await (await asking(rig, "c0")).answer()).json == {"said": "c0"}
+    assert 0 < tried <= 9, "of two kinds, when it comes, when it goes and between"
+    for number in range(5):
+        embeds.answer(f"e{number}")
+        assert (await wires[f"e{number}"].answer()).status == 200
+    assert embeds.order == [f"e{number}" for number in range(5)]
