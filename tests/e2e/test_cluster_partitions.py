@@ -12,7 +12,7 @@ from fleet import Fleet, Load, Process, command, ready, running
 from harness import Repo, alive, cluster, eventually
 from networks import HUB, Network, machines
 
-from llmgw.gateway.upstream import SILENCE
+from llmgw.gateway.silence import SILENCE
 
 MINUTE = pytest.param(60.0, marks=pytest.mark.slow)
 
