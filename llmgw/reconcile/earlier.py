@@ -1,7 +1,7 @@
 """Catalogs that were in force: which one to go back to, and where its content is to be had."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from llmgw.catalog.source import Source
 from llmgw.catalog.spec import Catalog
 from llmgw.catalog.yamldoc import quoted
 from llmgw.engine.manager import Engines
-from llmgw.errors import CatalogUnreadable, NoSuchRevision
-from llmgw.ids import Digest, Revision, is_named
+from llmgw.errors import CatalogInvalid, CatalogUnreadable, NoSuchRevision, Problem
+from llmgw.ids import Digest, Revision, is_named, shortened
 from llmgw.reconcile.in_force import in_force
 from llmgw.store import keys
 from llmgw.store.api import Store
@@ -67,7 +67,11 @@ class Earlier:
 
     async def _of(self, revision: Revision, digest: Digest) -> Catalog:
         catalog = await asyncio.to_thread(kept.find, self.last_good, digest)
-        return catalog if catalog is not None else await self._at(revision, digest)
+        if catalog is None:
+            return await self._at(revision, digest)
+        if missing := _without_engine(catalog, self.engines.rules().keys()):
+            raise CatalogInvalid(missing)
+        return catalog
 
     async def _at(self, revision: Revision, digest: Digest) -> Catalog:
         """From git, with its moving sources at what they were then."""
@@ -84,6 +88,19 @@ class Earlier:
     async def _history(self) -> Sequence[HistoryEntry]:
         entries = (await self.store.list(keys.HISTORY)).entries
         return [decode_entry(entry.value, where=entry.key) for entry in entries]
+
+
+def _without_engine(catalog: Catalog, known: Collection[str]) -> list[Problem]:
+    """What was kept is valid but for that: plugins come and go."""
+    where = shortened(catalog.revision)
+    return [
+        Problem(
+            where, 0, 0, "$", f"model {model.name} needs the engine {profile.engine!r}, which no plugin here brings"
+        )
+        for model in catalog.models.values()
+        for profile in model.profiles
+        if profile.engine not in known
+    ]
 
 
 def before(entries: Sequence[HistoryEntry], current: Digest | None, pinned: Pinned | None) -> HistoryEntry | None:
