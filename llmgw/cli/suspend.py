@@ -10,6 +10,7 @@ from llmgw.cli.options import Admin, Json, Output, OutputFormat, State, state_ro
 
 if TYPE_CHECKING:
     from llmgw.admin.orders import OrderOutput
+    from llmgw.admin.shapes import CatalogRow
 
 Model = Annotated[
     str | None, typer.Argument(metavar="MODEL", help="Its name or an alias of its. Default: the whole catalog.")
@@ -64,19 +65,28 @@ def resume(
       llmgw resume
       llmgw resume qwen3-8b
     """
-    from llmgw.cli.text import short_revision
-
     answer = _order("resume", model, state, admin)
     if not answer.changed:
         told = f"{answer.model or 'the catalog'} was not suspended: nothing to do"
     elif answer.model is not None:
         told = f"{answer.model} is looked after again"
-    elif answer.catalog.attempted == answer.catalog.applied:
-        told = f"the catalog is followed again; {short_revision(answer.catalog.applied)} stays in force"
     else:
-        newest = short_revision(answer.catalog.attempted)
-        told = f"the catalog is followed again: {newest} is next; `llmgw status` shows how it comes into force"
+        told = f"the catalog is followed again{follows(answer.catalog)}"
     _print(answer, told, output, as_json)
+
+
+def follows(catalog: "CatalogRow") -> str:
+    """What comes of following the catalog again."""
+    from llmgw.cli.text import short_revision
+
+    applied, newest = short_revision(catalog.applied), short_revision(catalog.attempted)
+    if catalog.error:
+        return f"; {applied} stays in force while it cannot be read: {catalog.error}"
+    if catalog.problems:
+        return f"; {applied} stays in force, since {newest} is invalid: `llmgw status` says why"
+    if catalog.attempted == catalog.applied:
+        return f"; {applied} stays in force"
+    return f": {newest} is next; `llmgw status` shows how it comes into force"
 
 
 def _order(what: str, model: str | None, state: Path | None, admin: str | None) -> "OrderOutput":
