@@ -53,6 +53,9 @@ class Joined:
             self._now, self._before, self.earlier = log.open("rb"), None, 0
             self.size = os.fstat(self._now.fileno()).st_size
         self._at = 0
+        if self._before is not None and _is_copy(self._before, self._now):  # the cut is about to be made
+            self._before.close()
+            self._before, self.size, self.earlier = None, self.size - self.earlier, 0
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
         self._at = self.size + offset if whence == os.SEEK_END else offset
@@ -91,6 +94,8 @@ class Onward:
             self._now = log.open("rb")  # the same file for as long as the engine lives, and when it is put away
             self._sign = sign(log)  #: of the last cut that is known of
             start = position - whole.earlier
+            if not whole.earlier:  # no cut is known of, be it that one is being made
+                self._sign = None
         self._before: BinaryIO | None = None  #: what is read first, after a cut
         self._word = b""  #: what was read last, by which the place is found again
         self.gap = False  #: something was left out before what was read last
@@ -108,6 +113,8 @@ class Onward:
             if self._before is not None:
                 if data := self._before.read(size):
                     return data
+                if _is_copy(self._before, self._now):
+                    return b""
                 self._go_on()
             elif self._was_cut():
                 self._go_back()
@@ -166,6 +173,18 @@ class Onward:
         self._now.seek(0)
         self._word = b""
         self.gap = gap
+
+
+def _is_copy(before: BinaryIO, now: BinaryIO) -> bool:
+    """Whether a log has yet to be emptied after this copy of it was put aside: it still begins as the copy does, and is
+    as long. (Of a flooded one the copy is but the end.)"""
+    size = os.fstat(before.fileno()).st_size
+    if not size or os.fstat(now.fileno()).st_size < size:
+        return False
+    return all(
+        os.pread(before.fileno(), _WORD, at) == os.pread(now.fileno(), min(_WORD, size - at), at)
+        for at in (0, max(0, size - _WORD))
+    )
 
 
 def _find_again(file: BinaryIO, position: int, word: bytes) -> int | None:

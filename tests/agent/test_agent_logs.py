@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -175,6 +176,32 @@ def test_following_misses_nothing_where_it_is_cut_twice_while_it_reads(log: Path
     say(log, 8300, 8310)
     assert [*first, *follow(following, file_of(log))] == lines(10, 8310)
     following.close()
+
+
+def put_aside(log: Path) -> None:
+    """As a cut is for a moment: the copy is there, and the log as it was."""
+    shutil.copy(log, earlier(log).with_name("copy"))
+    earlier(log).with_name("copy").replace(earlier(log))
+
+
+def test_a_log_whose_copy_is_there_before_it_is_emptied_is_read_once(log: Path) -> None:
+    say(log, 0, 10)
+    following = Following(1)
+    follow(following, file_of(log))
+    say(log, 10, 8000)
+    rotation.cut(log, Bytes(200_000))
+    first = [line.text for line in following.step(file_of(log))]  # a block of it
+    say(log, 8000, 8300)
+    put_aside(log)  # the next cut begins while the first is read
+    assert [*first, *follow(following, file_of(log))] == lines(10, 8300)
+    assert joined(log).count(b"line 8299\n") == 1
+    begun = Following(5)
+    assert follow(begun, file_of(log)) == lines(8295, 8300)
+    os.truncate(log, 0)
+    say(log, 8300, 8310)
+    for each in (following, begun):
+        assert follow(each, file_of(log)) == lines(8300, 8310)
+        each.close()
 
 
 def test_following_that_begins_just_after_a_cut_tells_the_lines_before_it(log: Path) -> None:
