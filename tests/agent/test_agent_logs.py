@@ -163,14 +163,20 @@ def test_following_sees_a_cut_though_the_log_has_grown_past_where_it_was(log: Pa
     following.close()
 
 
-def test_following_misses_nothing_where_it_is_cut_twice_while_it_reads(log: Path) -> None:
+def within_what_was_cut(log: Path) -> tuple[Following, list[str]]:
+    """Of lines 10 to 8000, which were cut, it has read a block, and is not at the end."""
     say(log, 0, 10)
     following = Following(1)
     follow(following, file_of(log))
     say(log, 10, 8000)
     rotation.cut(log, Bytes(200_000))
-    first = [line.text for line in following.step(file_of(log))]  # a block of it
+    first = [line.text for line in following.step(file_of(log))]
     assert first[-1] != "line 7999"
+    return following, first
+
+
+def test_following_misses_nothing_where_it_is_cut_twice_while_it_reads(log: Path) -> None:
+    following, first = within_what_was_cut(log)
     say(log, 8000, 8300)
     rotation.cut(log, SIZE)
     say(log, 8300, 8310)
@@ -185,12 +191,7 @@ def put_aside(log: Path) -> None:
 
 
 def test_a_log_whose_copy_is_there_before_it_is_emptied_is_read_once(log: Path) -> None:
-    say(log, 0, 10)
-    following = Following(1)
-    follow(following, file_of(log))
-    say(log, 10, 8000)
-    rotation.cut(log, Bytes(200_000))
-    first = [line.text for line in following.step(file_of(log))]  # a block of it
+    following, first = within_what_was_cut(log)
     say(log, 8000, 8300)
     put_aside(log)  # the next cut begins while the first is read
     assert [*first, *follow(following, file_of(log))] == lines(10, 8300)

@@ -12,30 +12,23 @@ from llmgw.units import Seconds
 
 
 async def test_a_slot_of_a_request_from_before_there_were_slots_is_given_on(rig: Rig) -> None:
-    engine = Slots()
-    await rig.catalog(model("m"))
-    url = (await rig.engine(engine)).url
-    await rig.endpoint("m", url)
-    first = await asking(rig, "a")
-    await until(lambda: engine.now == 1, "the first")
-    await rig.endpoint("m", url, slots=1)
-    second = await asking(rig, "b")
-    await until(lambda: queued(rig) == 1, "waiting")
-    engine.answer("a")
-    engine.answer("b")
-    assert (await first.answer()).json == {"said": "a"}
-    assert (await second.answer()).json == {"said": "b"}
+    await one_after_the_other(rig, before=None, then=[1])
 
 
 async def test_slots_that_were_no_limit_for_a_while_are_given_on(rig: Rig) -> None:
+    await one_after_the_other(rig, before=1, then=[None, 1])
+
+
+async def one_after_the_other(rig: Rig, *, before: int | None, then: list[int | None]) -> None:
+    """A request is sent, the endpoint's slots change, and another waits for the slot that the first has."""
     engine = Slots()
     await rig.catalog(model("m"))
     url = (await rig.engine(engine)).url
-    await rig.endpoint("m", url, slots=1)
+    await rig.endpoint("m", url, slots=before)
     first = await asking(rig, "a")
     await until(lambda: engine.now == 1, "the first")
-    await rig.endpoint("m", url)
-    await rig.endpoint("m", url, slots=1)
+    for slots in then:
+        await rig.endpoint("m", url, slots=slots)
     second = await asking(rig, "b")
     await until(lambda: queued(rig) == 1, "waiting")
     engine.answer("a")
