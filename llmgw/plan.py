@@ -299,6 +299,11 @@ class ModelStatus:
     surfaces: tuple[str, ...] | None = None
     """Paths under /v1/ that it serves when it runs, whichever of its profiles that is of; None: nobody can say."""
 
+    @property
+    def explanation(self) -> str:
+        """The reason, or each node's refusal where none was given."""
+        return self.reason or "; ".join(map(str, self.rejections))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:

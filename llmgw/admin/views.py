@@ -211,7 +211,7 @@ def _row(
         pinned=spec.pinned,
         labels=spec.labels,
         state=told.state,
-        reason=told.reason or "; ".join(map(str, told.rejections)),
+        reason=told.explanation,
         wanted=told.wanted,
         engine=profile.engine if profile else None,
         profile=told.profile,

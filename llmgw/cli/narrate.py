@@ -135,8 +135,7 @@ def _story(status: ModelStatus, replica: ReplicaFact | None, now: float) -> tupl
         case ModelState.INACTIVE:
             return (status.state, _gist(status.reason)), f"not wanted now: {status.reason}"
         case ModelState.UNSCHEDULABLE:
-            reason = status.reason or "; ".join(map(str, status.rejections))
-            return (status.state, _gist(reason)), f"cannot be placed: {reason}"
+            return (status.state, _gist(status.explanation)), f"cannot be placed: {status.explanation}"
         case ModelState.FAILED:
             return (status.state, status.attempts), f"failed: {status.reason}{_retry(status, now)}"
         case ModelState.LOADING:

@@ -289,14 +289,14 @@ _ANSWERED_BY_ASKING: Final = frozenset((Code.MODEL_INACTIVE, Code.MODEL_UNSCHEDU
 
 def _refusal(model: ModelName, status: ModelStatus | None) -> Refusal | None:
     """What the controller's word on it comes to; None: that it is on its way."""
-    reason = f": {status.reason}" if status and status.reason else ""
+    reason = f": {status.explanation}" if status and status.explanation else ""
     match status.state if status else None:
         case ModelState.FAILED:
             message, code = f"model {model!r} failed and is in quarantine{reason}", Code.MODEL_FAILED
         case ModelState.INACTIVE:
             message, code = f"model {model!r} is not wanted now{reason}", Code.MODEL_INACTIVE
         case ModelState.UNSCHEDULABLE:
-            message, code = f"model {model!r} cannot be placed{_rejections(status, reason)}", Code.MODEL_UNSCHEDULABLE
+            message, code = f"model {model!r} cannot be placed{reason}", Code.MODEL_UNSCHEDULABLE
         case ModelState.STOPPED:
             message, code = f"model {model!r} is stopped{reason}; `llmgw start` resumes serving", Code.SYSTEM_STOPPED
         case _:
@@ -328,13 +328,6 @@ def _stand_in(
 
 def _on_demand(model: ModelSpec) -> bool:
     return model.scaling.on_demand and not model.suspend
-
-
-def _rejections(status: ModelStatus | None, reason: str) -> str:
-    """The controller's one-line reason, or each node's refusal where it gave none."""
-    if reason or status is None or not status.rejections:
-        return reason
-    return f": {'; '.join(map(str, status.rejections))}"
 
 
 def still_loading(hold: Hold, waited: Seconds, now: Wall) -> ApiError:

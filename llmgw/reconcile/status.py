@@ -103,7 +103,7 @@ def _stalled(state: CatalogState, stuck: Sequence[ModelStatus], failed: Sequence
     if failed:
         return "RolloutFailed", "; ".join(failed)
     if stuck:
-        return "ModelsNotServed", "; ".join(f"{model.model}: {model.reason}" for model in stuck)
+        return "ModelsNotServed", "; ".join(f"{model.model}: {model.explanation}" for model in stuck)
     return "", ""
 
 

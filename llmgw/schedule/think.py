@@ -80,11 +80,12 @@ def think(known: Known, now: Instant, *, decider: Decider | None = None) -> Thou
         surfaces=known.surfaces,
     )  # fmt: skip
     rollouts = rollout.step(catalog, observed, known.rollouts, plan, now)
+    fared = {**known.rollouts, **rollouts}  # one that fails now is told at once: not first that the model is stuck
     due = [at for at in (plan.due, next_due(catalog, asks, now), _next_step(steps, catalog, now)) if at is not None]
     return Thought(
         plan=plan,
         wishes=wishes,
-        statuses=tuple(_as_returned(one, known.rollouts) for one in told) if known.rollouts else told,
+        statuses=tuple(_as_returned(one, fared) for one in told) if fared else told,
         recovery=records,
         asks=_changes(known.asks, asks),
         scaling=_changes(known.scaling, steps),
@@ -102,7 +103,7 @@ def _told(rollouts: Mapping[ModelName, Rollout | None], now: Instant) -> Iterato
             yield Event(at=now.wall, subject=f"model/{name}", reason="rollout failed", message=text)
 
 
-def _as_returned(status: ModelStatus, rollouts: Rollouts) -> ModelStatus:
+def _as_returned(status: ModelStatus, rollouts: Mapping[ModelName, Rollout | None]) -> ModelStatus:
     """With what it failed at, where it is wanted as before."""
     one = rollouts.get(status.model)
     if one is None or one.failed is None:

@@ -111,6 +111,14 @@ def test_in_quarantine_the_model_alone_returns_to_what_served() -> None:
     assert next(status for status in back.statuses if status.model == "bee").rollout_failed == ""
 
 
+def test_a_rollout_that_fails_is_told_by_the_pass_that_sees_it() -> None:
+    """Whoever looks between two passes must not read that the model is stuck, and not why."""
+    found = thought(at(R2, NEW), begun(), replica(OLD, "old"), new=record())
+    status = next(status for status in found.statuses if status.model == NAME)
+    assert (status.state, status.spec_revision) == (ModelState.READY, R1)
+    assert status.rollout_failed == "r2 failed: it broke (failed 4 times in a row)"
+
+
 def test_where_the_old_one_had_to_make_room_it_is_launched_again() -> None:
     back = thought(at(R2, NEW), begun(failed=NOW.wall, why="it broke"))
     (launch,) = back.plan.launches
