@@ -41,7 +41,7 @@ class Forge:
     always: Answer = field(default_factory=Answer)
     closing: threading.Event = field(default_factory=threading.Event)
 
-    def wait(self, done: Callable[[list[Call]], bool], within: float = 20.0) -> list[Call]:
+    def wait(self, done: Callable[[list[Call]], bool], within: float = 30) -> list[Call]:
         deadline = time.monotonic() + within
         while not done(self.calls):
             assert time.monotonic() < deadline, [(call.path, call.query, call.body) for call in self.calls]

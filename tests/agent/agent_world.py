@@ -310,7 +310,7 @@ class Node:
             self._started.add(found[0].pid)
         return found[0] if found else None
 
-    async def until(self, phase: Phase, id: str = "r1", *, timeout: float = 15) -> ReplicaFact:
+    async def until(self, phase: Phase, id: str = "r1", *, timeout: float = 30) -> ReplicaFact:
         """The replica's fact once it is in that phase."""
 
         async def look() -> ReplicaFact | None:
@@ -347,13 +347,13 @@ class Node:
         for pid in self._started:
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 30
         while pids_in(self.state.root) and time.monotonic() < deadline:
             time.sleep(0.02)
 
 
 async def eventually(
-    look: Callable[[], object], what: str, *, timeout: float = 15, story: Callable[[], str] = lambda: ""
+    look: Callable[[], object], what: str, *, timeout: float = 30, story: Callable[[], str] = lambda: ""
 ) -> Any:
     deadline = time.monotonic() + timeout
     while True:

@@ -45,7 +45,7 @@ async def test_the_first_report_tells_of_an_engine_that_goes_on_serving_that_it_
     if not answers:  # it is not waited for long
         os.kill(before.pid, signal.SIGSTOP)
     async with node.agent() as agent:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await agent._reporter.told.wait()
         first = await node.fact()
         assert first is not None
@@ -102,7 +102,7 @@ async def test_an_adopted_engine_that_dies_is_failed_at_once(node: Node) -> None
     async with node.agent():
         await node.until(Phase.READY)
         os.kill(before.pid, signal.SIGKILL)
-        failed = await node.until(Phase.FAILED, timeout=10)
+        failed = await node.until(Phase.FAILED, timeout=30)
         assert failed.failure is not None
         assert failed.failure.kind is FailureKind.CRASH
 
@@ -303,7 +303,7 @@ async def test_an_adopted_process_has_an_unknown_exit_status(node: Node, tmp_pat
     async with node.agent():
         await node.until(Phase.READY)
         os.kill(engine, signal.SIGKILL)
-        failed = await node.until(Phase.FAILED, timeout=10)
+        failed = await node.until(Phase.FAILED, timeout=30)
         assert failed.failure is not None
         assert "unknown exit status" in failed.failure.reason
 

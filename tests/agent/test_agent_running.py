@@ -97,7 +97,7 @@ async def test_a_killed_engine_is_failed_at_once_with_its_signal_and_log(node: N
     async with node.agent():
         _, fact = await node.ready()
         os.kill(fact.pid, signal.SIGKILL)
-        failed = await node.until(Phase.FAILED, timeout=10)
+        failed = await node.until(Phase.FAILED, timeout=30)
         assert failed.failure is not None
         assert failed.failure.kind is FailureKind.CRASH
         assert "signal 9" in failed.failure.reason
@@ -264,7 +264,7 @@ async def test_load_is_read_soon_after_a_gateway_uses_the_replica(node: Node) ->
             fact = await node.fact()
             return fact is not None and fact.load is not None and fact.load.running == 1
 
-        await eventually(running, "load read", timeout=10)
+        await eventually(running, "load read", timeout=30)
 
 
 async def test_an_assignment_that_cannot_be_read_is_told_of_and_harms_no_other(node: Node) -> None:

@@ -238,7 +238,7 @@ async def test_what_the_catalog_in_force_wants_is_marked(node: Node, tmp_path: P
     applied = Applied(revision=Revision("r"), digest=Digest("d2"), at=Wall(1), weights=settings)
     await node.store.put(keys.APPLIED, codec.encode(applied))
     async with node.agent():
-        await eventually(lambda: cache.wanted, "marked", timeout=10)
+        await eventually(lambda: cache.wanted, "marked", timeout=30)
         assert cache.wanted == {SPEC.source, small.source}, "a smaller level's too"
         assert cache.limits == limits
         await node.store.put(keys.APPLIED, codec.encode(replace(applied, weights=WeightsSettings())))
@@ -259,15 +259,15 @@ async def test_a_catalog_that_is_whole_only_later_is_told_of_then(
         assert await reported_catalog(node) is None
         for key, value in contents.values.items():
             await node.store.put(key, value)
-        await eventually(lambda: cache.wanted == {SPEC.source}, "what it wants is marked", timeout=10)
-        async with asyncio.timeout(10):
+        await eventually(lambda: cache.wanted == {SPEC.source}, "what it wants is marked", timeout=30)
+        async with asyncio.timeout(30):
             while await reported_catalog(node) != "d":
                 await asyncio.sleep(0.02)
 
 
 async def reported_catalog(node: Node) -> Digest | None:
     """Which catalog the node reports, once it reports."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while (told := await node.report()) is None:
             await asyncio.sleep(0.02)
     return told.catalog

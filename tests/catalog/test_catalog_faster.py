@@ -110,17 +110,24 @@ def seconds(text: str) -> float:
     return time.process_time() - started
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def usual() -> float:
-    """What 100 KB of models take the judge, here and now: other processes may slow this one down."""
+    """What 100 KB of models take the judge, here and now."""
     started = time.process_time()
     yamldoc.judge("f", "---\n".join(model(f"m{number}") for number in range(700)))
     return time.process_time() - started
 
 
 @pytest.mark.parametrize("name", DENSE)
-def test_100_kilobytes_of_anything_take_no_more_than_a_second(name: str, usual: float) -> None:
-    assert seconds(DENSE[name]) < max(1, 4 * usual)
+def test_100_kilobytes_of_anything_take_no_longer_than_models_many_times(name: str, usual: float) -> None:
+    """What grows with the square of the text would take a hundred times as long, and other processes slow both."""
+    assert seconds(DENSE[name]) < 20 * usual
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DENSE)
+def test_100_kilobytes_of_anything_take_no_more_than_a_second(name: str) -> None:
+    assert min(seconds(DENSE[name]) for _ in range(3)) < 1
 
 
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))

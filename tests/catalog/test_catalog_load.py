@@ -482,6 +482,7 @@ def test_an_invalid_source_has_a_revision_of_its_bytes() -> None:
     assert revision_of(source({"a.yaml": "a: ["}, commit="abc", dirty=True)) == f"abc+dirty:{first[:12]}"
 
 
+@pytest.mark.slow
 def test_ten_models_load_in_far_less_than_100_ms() -> None:
     files = {f"m{n}.yaml": FULL.replace("smol\n", f"m{n}\n").replace("default", f"d{n}") for n in range(10)}
     files = {name: text.replace("Llama", name) for name, text in files.items()}

@@ -44,7 +44,7 @@ class Following:
 
     async def until(self, wanted: Callable[[Observation], bool]) -> Observation:
         """The newest state, once it is as wanted. Fails after a generous time."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while not (self.seen and wanted(self.seen[-1])):
                 self._more.clear()
                 await self._more.wait()

@@ -84,7 +84,7 @@ class Daemon:
 
     def start(self) -> None:
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(30)
         self.write_admin(self.url, self.token)
 
     def write_admin(self, url: str, token: str, *, gateway: str = "http://127.0.0.1:8080") -> None:
@@ -93,7 +93,7 @@ class Daemon:
 
     def do(self, work: Coroutine[Any, Any, None]) -> None:
         """Change the store, on the loop that owns it."""
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
     def stop_now(self) -> None:
         """Answers under way are cut off after a second, as `llmgw up` does it."""

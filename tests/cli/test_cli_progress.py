@@ -51,7 +51,7 @@ class Recorder:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -81,7 +81,7 @@ async def test_a_reader_that_left_ends_the_report_and_nothing_else() -> None:
             raise BrokenPipeError
 
     seeds = await seed.full()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await Reporter(QuickClock(), Gone())(seeds.store, URL)
 
 

@@ -243,7 +243,7 @@ def test_on_a_terminal_ctrl_c_interrupts_an_answer_and_ctrl_d_leaves(gateway: St
         terminal.until("begun")
         terminal.type("\x03")
         terminal.until(">>> ")
-        assert gateway.left.wait(10), "the model was told to stop"
+        assert gateway.left.wait(30), "the model was told to stop"
         terminal.type("\x03")
         terminal.until("(Ctrl-D leaves)")
         terminal.until(">>> ")

@@ -152,7 +152,7 @@ class Fleet:
             if process.role == "agent":
                 run_cli("down", "--state", str(process.state), env=self.env)
         for pid in pids:
-            eventually(lambda pid=pid: not alive(pid), within=15, what=f"engine {pid} gone")
+            eventually(lambda pid=pid: not alive(pid), within=30, what=f"engine {pid} gone")
 
 
 @contextmanager

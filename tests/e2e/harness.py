@@ -242,7 +242,7 @@ class Daemon:
                 self.process.kill()
             self.process.wait(30)
         for pid in pids:
-            eventually(lambda pid=pid: not alive(pid), within=15, what=f"engine {pid} gone")
+            eventually(lambda pid=pid: not alive(pid), within=30, what=f"engine {pid} gone")
 
     def _pids(self) -> list[int]:
         found = []

@@ -32,7 +32,7 @@ def test_what_was_rolled_back_and_suspended_through_a_standby_outlives_the_leade
         before = pids(second)
 
         first.kill()
-        eventually(lambda: leader(second) == "c2", within=20, what="another leader")
+        eventually(lambda: leader(second) == "c2", within=30, what="another leader")
         eventually(lambda: row(second)["attempted"] == new and row(second)["held"], what="it holds the newest too")
         assert row(second)["applied"] == old
         assert pids(second) == before

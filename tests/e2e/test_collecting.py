@@ -107,7 +107,7 @@ def test_a_daemon_that_is_killed_while_it_collects_loses_nothing_that_is_wanted(
         eventually(lambda: daemon.ask("collect", "--dry-run", *limits)["entries"], what="something to collect")
         argv = [sys.executable, "-m", "llmgw", "collect", "--collect", *limits, "--state", str(daemon.state)]
         with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=daemon.env) as asking:
-            eventually(lambda: (daemon.state / "collected.log").exists(), within=20, what="a removal begun")
+            eventually(lambda: (daemon.state / "collected.log").exists(), within=30, what="a removal begun")
             daemon.kill()
             asking.wait(30)
         daemon.start()

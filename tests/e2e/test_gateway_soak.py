@@ -314,7 +314,7 @@ def soaking(tmp_path: Path, etcd: Etcd, weights: Path | None, seed: int) -> Iter
         eventually(soak.known, what="the gateway's knowing of the catalog")
         soak.settle()
         yield soak
-    eventually(lambda: not marked(fleet), within=15, what=f"nothing left over, but {marked(fleet)}")
+    eventually(lambda: not marked(fleet), within=30, what=f"nothing left over, but {marked(fleet)}")
 
 
 def report(soak: Soak, outcomes: list[Outcome]) -> None:
@@ -385,9 +385,9 @@ def test_no_request_is_lost_while_engines_are_killed_catalogs_swapped_and_models
         assert soak.growth() < MOST_GROWTH, soak.memory
         assert max(soak.memory) < MOST_MEMORY, soak.memory
         soak.settle()
-        eventually(lambda: not soak.busy(), within=15, what="engines that work for nobody")
+        eventually(lambda: not soak.busy(), within=30, what="engines that work for nobody")
         eventually(
             lambda: all(count <= before[role] + 2 for role, count in soak.descriptors().items()),
-            within=15,
+            within=30,
             what=f"as many open files as before, {before}; now {soak.descriptors()}",
         )

@@ -113,7 +113,7 @@ def test_a_daemon_that_is_away_or_slow_holds_up_no_push(pushing: Pushing, tmp_pa
             second = pushing.repo.commit({"b.yaml": command("b")})
             began = time.monotonic()
             done = pushing.push()
-            assert 10 < time.monotonic() - began < 25
+            assert 10 < time.monotonic() - began < 60
         finally:
             daemon.process.send_signal(18)  # SIGCONT
         assert (done.returncode, pushing.served) == (0, second)
@@ -226,6 +226,6 @@ def test_the_daemon_finds_a_push_that_nobody_told_it_of(pushing: Pushing, tmp_pa
         eventually(lambda: daemon.seen("status")["catalog"]["applied"], what="the first in force")
         second = pushing.repo.commit({"a.yaml": command("a", tag="2")})
         assert "no daemon could be told" in pushing.push().stderr
-        eventually(lambda: daemon.seen("status")["catalog"]["applied"] == second, within=10, what="the push in force")
+        eventually(lambda: daemon.seen("status")["catalog"]["applied"] == second, within=30, what="the push in force")
     finally:
         daemon.close()

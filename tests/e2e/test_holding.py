@@ -20,11 +20,11 @@ def held(daemon: Daemon, revision: str, reason: str) -> Any:
         row = catalog(daemon)
         return row if row["attempted"] == revision and row["held"] and row["held"]["reason"] == reason else None
 
-    return eventually(look, within=20, what=f"{revision} held: {reason}")
+    return eventually(look, within=30, what=f"{revision} held: {reason}")
 
 
 def in_force(daemon: Daemon, revision: str) -> None:
-    eventually(lambda: catalog(daemon)["applied"] == revision, within=20, what=f"{revision} in force")
+    eventually(lambda: catalog(daemon)["applied"] == revision, within=30, what=f"{revision} in force")
 
 
 def condition(daemon: Daemon, kind: str) -> Any:

@@ -239,14 +239,14 @@ def test_who_was_just_loaded_stays_for_a_while_and_the_next_one_waits_visibly(
     })  # fmt: skip
     with serving(repo.path, tmp_path / "home") as daemon:
         settled(daemon, "second", "inactive")
-        assert get_once(daemon, "first").status_code == 501
         used = time.monotonic()
+        assert get_once(daemon, "first").status_code == 501
         second = pool.submit(get_once, daemon, "second")
         settled(daemon, "second", "loading")
         (told,) = [m for m in daemon.seen("models")["models"] if m["name"] == "second"]
         assert "first" in told["reason"], told
         assert second.result().status_code == 501
-        assert time.monotonic() - used > 3.5
+        assert time.monotonic() - used > 3.5  # by the gateway, it was used a little later
 
 
 def test_what_was_asked_for_outlives_the_daemon_and_is_unloaded_by_the_next_one(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_a_window_ends_by_the_clock_of_the_clusters_zone(tmp_path: Path) -> None
         "cluster.yaml": cluster(time_zone=str(zone)),
     })  # fmt: skip
     with serving(repo.path, tmp_path / "home") as daemon:
-        daemon.ready("shift", within=12)
+        daemon.ready("shift", within=30)
         settled(daemon, "shift", "inactive", within=80)
         assert datetime.now(zone) >= end.replace(second=0, microsecond=0)
         assert datetime.now(zone) - end.replace(second=0, microsecond=0) < timedelta(seconds=5)

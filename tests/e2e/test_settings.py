@@ -33,7 +33,7 @@ def test_a_request_waits_as_long_as_the_catalog_says_and_is_told_of_a_removal_at
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_loading")
             return time.monotonic() - began
 
-        eventually(lambda: waited() >= 1, within=20, what="a wait of one second")
+        eventually(lambda: waited() >= 1, within=30, what="a wait of one second")
 
         repo.commit({"c.yaml": cluster(gateway={"cold_start_timeout": "10m"})})
         applied = repo.git("rev-parse", "HEAD")
@@ -67,7 +67,7 @@ def test_what_keeps_weights_is_what_the_catalog_says(tmp_path: Path, wheelhouse:
             def it_is() -> bool:
                 return [(found, words in reason) for found, reason in verdicts()] == [(removable, True)]
 
-            eventually(it_is, within=20, what=f"{words!r}")
+            eventually(it_is, within=30, what=f"{words!r}")
             assert len(daemon.ask("collect", "--dry-run")["entries"]) == removable
 
         before = daemon.ready("a")["a"]

@@ -243,7 +243,7 @@ async def test_without_a_key_it_does_not_start(smollm2: Path, tmp_path: Path, mo
     async with running(case(smollm2, profile()), tmp_path) as run:
         spec = run.spec
     child = await asyncio.create_subprocess_exec(*spec.argv, stderr=asyncio.subprocess.PIPE)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         _, errors = await child.communicate()
     assert child.returncode == 1
     assert b"LLMGW_ENGINE_KEY" in errors

@@ -99,7 +99,7 @@ class World:
         await until(lambda: self.counts().get((name, outcome), 0) >= count)
 
 
-async def until(done: Callable[[], bool], within: float = 10.0) -> None:
+async def until(done: Callable[[], bool], within: float = 30) -> None:
     async with asyncio.timeout(within):
         while not done():
             await asyncio.sleep(0.005)

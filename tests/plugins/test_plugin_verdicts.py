@@ -87,7 +87,7 @@ def test_a_hang_is_remembered_for_a_while_and_looked_at_again_when_asked(
         return time.monotonic() - began
 
     assert tried() >= 1.5
-    assert tried() < 1
+    assert tried() < 1.5, "not tried: that takes so long at least"
     assert tried(afresh=True) >= 1.5
     stored = msgspec.json.decode(cache.read_bytes())
     for entry in stored["plugins"].values():
@@ -224,7 +224,7 @@ def test_what_the_child_leaves_running_is_not_waited_for_and_is_ended(
     assert ended.exit == Exit(code=4)
     assert time.monotonic() - began < 45
     stat = Path(f"/proc/{pid_file.read_text()}/stat")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -475,7 +475,7 @@ async def test_a_fault_of_our_own_in_a_pass_ends_nothing() -> None:
     await world.tell()
     running = asyncio.create_task(controller.run())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not (await world.statuses()).get("a"):
                 controller.trigger()
                 await asyncio.sleep(0.01)

@@ -72,7 +72,7 @@ class World:
         )  # fmt: skip
 
     async def until(self, true: Callable[[], object]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while not true():
                 await asyncio.sleep(0.02)
 

@@ -91,7 +91,7 @@ class Rig:
         return weights_of(self.live.current)
 
     async def until(self, done: Callable[[], object]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while not done():
                 await asyncio.sleep(0.02)
 

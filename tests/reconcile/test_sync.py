@@ -16,7 +16,7 @@ from llmgw.store.memory import MemoryStore
 
 
 async def eventually(look: Callable[[], object], what: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         while not look():
             await asyncio.sleep(0.02)
     assert look(), what

@@ -98,7 +98,7 @@ async def following(
 
 
 async def until(look: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         while not look():
             await asyncio.sleep(0.005)
 

@@ -61,7 +61,7 @@ async def followed(
     )  # fmt: skip
     running = asyncio.create_task(sync.run())
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while not done(live):
                 await asyncio.sleep(0.02)
     finally:

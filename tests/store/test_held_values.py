@@ -27,7 +27,7 @@ async def running(*works):
                 await task
 
 
-async def until(ask: Callable[[], object], within: float = 5.0) -> None:
+async def until(ask: Callable[[], object], within: float = 30) -> None:
     async with asyncio.timeout(within):
         while True:
             answer = ask()

@@ -75,7 +75,7 @@ async def test_following_ends_when_the_store_is_closed() -> None:
     ended = asyncio.ensure_future(_drain(store))
     await asyncio.sleep(0)
     await store.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await ended
 
 

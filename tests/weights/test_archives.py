@@ -327,7 +327,7 @@ async def test_an_import_and_a_fetch_of_one_entry_do_not_disturb_each_other(
     path = export(cache, choose(cache, [], {}), tmp_path / "w.tar")
     site.stall_at = MIB
     fetching = asyncio.ensure_future(other.fetch(spec, reserve=Bytes(0), progress=lambda _: None))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not list(other.root.glob("partial-*/entry/files/*")):
             await asyncio.sleep(0.01)
     await asyncio.to_thread(bring, path, other)

@@ -42,7 +42,7 @@ def names(cache_root: Path) -> set[str]:
     return {path.name for path in cache_root.iterdir()} - {".llmgw-cache"}
 
 
-async def until(condition: Callable[[], bool], within: float = 20) -> None:
+async def until(condition: Callable[[], bool], within: float = 30) -> None:
     deadline = time.monotonic() + within
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"

@@ -101,7 +101,7 @@ async def test_a_server_that_stalls_is_told_of_by_a_rate_that_falls(real: Cache,
     fetch = asyncio.ensure_future(
         real.fetch(WeightsSpec(source=f"{site.url}/a"), reserve=Bytes(0), progress=heard.append, limits=limits)
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         while not [p for p in heard if p.rate is not None]:
             await asyncio.sleep(0.05)
         highest = max(p.rate or 0 for p in heard)

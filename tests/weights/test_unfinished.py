@@ -57,7 +57,7 @@ def leave(root: Path, site: Site, stop: int = 500_000) -> Path:
 
     async def begin() -> None:
         fetch = asyncio.ensure_future(cache.fetch(spec, reserve=Bytes(0), progress=lambda _: None))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while sum(path.stat().st_size for path in root.glob("partial-*/entry/files/*")) < stop:
                 await asyncio.sleep(0.01)
         fetch.cancel()

@@ -99,7 +99,7 @@ def tunnel(status: int) -> Iterator[int]:
             thread.join()
 
 
-async def until(condition: Callable[[], bool], within: float = 20) -> None:
+async def until(condition: Callable[[], bool], within: float = 30) -> None:
     deadline = time.monotonic() + within
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
