@@ -26,6 +26,7 @@ from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.reader import ReaderError
 
 from llmgw.catalog import yamlfast
+from llmgw.catalog.blame import PARSER_FAULTS, PLACEHOLDER, blamed
 from llmgw.catalog.document import Document as Document
 from llmgw.catalog.document import Path as Path
 from llmgw.catalog.document import as_list as as_list
@@ -39,13 +40,12 @@ from llmgw.errors import Problem
 MAX_DEPTH: Final = 64
 MAX_NODES: Final = 50_000  #: values in one file, each use of an alias counted as if written out
 _INT_LIMIT: Final = 2**63
+HEAD: Final = frozenset({"apiVersion", "kind"})
+"""What a document begins with."""
 
 _OURS: Final = re.compile(r"^<{7} ", re.MULTILINE)
 _THEIRS: Final = re.compile(r"^>{7}(?: |$)", re.MULTILINE)
 """What git leaves in a file that it could not merge. Nothing of a catalog can stand so at the start of a line."""
-
-_PARSER_FAULTS: Final = (ValueError, LookupError, AttributeError, TypeError, AssertionError, RecursionError)
-"""What a parser written for well-meant text may raise on other text, besides its own errors."""
 
 
 def parse(file: str, data: bytes) -> tuple[list[Document], list[Problem]]:
@@ -88,9 +88,6 @@ class _Stop(Exception):
     """The rest of the file cannot be judged; the problem is noted."""
 
 
-_UNSEEN_BREAKS: Final = "\u2028\u2029\x85"
-
-
 class _Composer:
     def __init__(self, file: str, text: str) -> None:
         self.problems: list[Problem] = []
@@ -111,13 +108,12 @@ class _Composer:
         except _Stop:
             return found
         except MarkedYAMLError as error:
-            place = self._mark(_told_at(error))
-            self._note(place, f"not valid YAML: {self._unseen_break(place[0]) or _reason(error)}")
+            self._note(*blamed(error, self._text, self._lines, self._last))
         except ReaderError as error:
             self._note(self._place_of(error.position), "a control character: remove it, or write it as an escape")
         except YAMLError:
             self._note(self._last, "not valid YAML from here on")
-        except _PARSER_FAULTS as error:
+        except PARSER_FAULTS as error:
             self._note(self._last, f"not valid YAML after this ({type(error).__name__} in the parser)")
         else:
             if not found and not self.problems:
@@ -198,25 +194,36 @@ class _Composer:
 
     def _mapping(self, place: Place, events: Iterator[Any], depth: int) -> Node:
         node = Node({}, place)
+        another = False  #: the next document, for want of a --- before it
         while not isinstance(event := next(events), MappingEndEvent):
+            before, at = len(self.problems), self._mark(event.start_mark)
             key = self._node(event, events, depth + 1)
             plain_merge = isinstance(event, ScalarEvent) and event.value == "<<" and event.implicit[0]
-            at = self._mark(event.start_mark)
             item = self._node(value := next(events), events, depth + 1)
             if isinstance(value, ScalarEvent) and value.implicit[0] and not value.value:
                 item.place = at  # left out: its own mark is that of whatever comes next
             node.size += key.size + item.size
             if plain_merge:
-                self._note(at, "merge keys (<<) are not supported: write the keys out", drop=at)
+                del self.problems[before:]  # of a value that goes with its key
+                self._note(at, "merge keys (<<) are not supported: write the keys out")
+            elif isinstance(key.value, dict) and at == (place[0], place[1] + 1):
+                del self.problems[before:]
+                self._note(place, PLACEHOLDER)
             elif not isinstance(key.value, str):
                 self._note(at, "a key must be text: put quotes around it")
             elif key.value in node.items:
-                first = f"{self._file}:{node.keys[key.value][0]}:{node.keys[key.value][1]}"
-                self._note(at, f"duplicate key {quoted(key.value)}: the first is at {first}")
+                if not another:
+                    another = depth == 1 and key.value in HEAD and len(node.items) > len(HEAD)
+                    self._duplicate(key.value, at, node.keys[key.value], another=another)
             else:
                 node.items[key.value], node.keys[key.value] = item, at
                 node.value[key.value] = item.value
         return node
+
+    def _duplicate(self, key: str, at: Place, first: Place, *, another: bool) -> None:
+        """`another`: most likely a whole document, whose other keys come twice as well."""
+        told = f"duplicate key {quoted(key)}: the first is at {self._file}:{first[0]}:{first[1]}"
+        self._note(at, f"{told}; where another document begins, write `---` in a line before it" if another else told)
 
     def _scalar(self, event: Any, place: Place) -> Any:
         """The value as ruamel reads it. A value that is refused becomes None, its problem noted."""
@@ -250,16 +257,8 @@ class _Composer:
             return None
         return number
 
-    def _note(self, place: Place, message: str, *, drop: Place | None = None) -> None:
-        if drop is not None:  # say the more telling thing about one place
-            self.problems = [problem for problem in self.problems if (problem.line, problem.column) != drop]
+    def _note(self, place: Place, message: str) -> None:
         self.problems.append(Problem(self._file, *place, "$", message))
-
-    def _unseen_break(self, line: int) -> str | None:
-        """What came in with text that was pasted, ends the line for a parser and for no editor."""
-        text = self._lines[line - 1] if 0 < line <= len(self._lines) else ""
-        found = [f"U+{ord(each):04X}" for each in _UNSEEN_BREAKS if each in text]
-        return f"the line holds {found[0]}, which ends a line though it does not look so: remove it" if found else None
 
     def _mark(self, mark: Any) -> Place:
         return self._last if mark is None else (mark.line + 1, mark.column + 1)
@@ -267,34 +266,3 @@ class _Composer:
     def _place_of(self, position: int) -> Place:
         before = self._text[:position]
         return before.count("\n") + 1, position - (before.rfind("\n") + 1) + 1
-
-
-_UNCLOSED: Final = "while scanning a quoted scalar"
-
-_HINTS: Final = (
-    (re.compile(r"got '\{'$"), "put quotes around text that holds braces"),
-    (re.compile(r"mapping values are not allowed"), "put quotes around text that holds `: `, and align the keys"),
-    (re.compile(r"block (mapping|collection|sequence)"), "begin keys of one mapping in one column, and items too"),
-    (re.compile(r"flow (mapping|sequence)"), "close the bracket, and put a comma between items"),
-    (re.compile(r"cannot start any token"), "put quotes around it"),
-)
-"""What the parser's words mostly come from."""
-
-
-def _told_at(error: MarkedYAMLError) -> Any:
-    """A quote that is never closed is told where it opens: the parser notices at the end of the file."""
-    if error.context == _UNCLOSED:
-        return error.context_mark
-    return error.problem_mark or error.context_mark
-
-
-def _reason(error: MarkedYAMLError) -> str:
-    """The parser's own words, which quote tokens' kinds and single characters, never the text around them."""
-    parts = [part for part in (error.context, error.problem) if isinstance(part, str) and part]
-    words = " ".join(", ".join(parts).replace("('<", "<").replace(">',)", ">").split())[:200]
-    if r"'\t' that cannot start" in words:
-        return "a tab where YAML wants spaces: indent with spaces"
-    if error.context == _UNCLOSED and "end of stream" in words:
-        return "a quote that is never closed"
-    hint = next((hint for pattern, hint in _HINTS if pattern.search(words)), None)
-    return f"{words}: {hint}" if hint else words or "cannot be parsed"

@@ -102,7 +102,7 @@ def test_what_is_accepted_here_is_what_ruamel_itself_loads(text: str) -> None:
         ('a: "\\ud800"\n', "a.yaml:1:4: holds a NUL or half a surrogate"),
         ("a: \x07\n", "a.yaml:1:4: a control character"),
         ("\0" * 4096, "a.yaml:1:1: a control character"),
-        ("a: [1\n", "a.yaml:2:1: not valid YAML: while parsing a flow sequence"),
+        ("a: [1\n", "a.yaml:1:4: not valid YAML: a bracket that is never closed"),
         ("a:\n\t- b\n", "a.yaml:2:1: not valid YAML"),
         ("a: 'x\n", "a.yaml:1:4: not valid YAML"),
         ("", "a.yaml: empty file"),
@@ -162,7 +162,7 @@ def test_a_tab_is_told_in_a_persons_words() -> None:
         ('a: 1\nb: "foo\nc: 2\n', "a.yaml:2:4: not valid YAML: a quote that is never closed"),
         ("a: b: c\n", ": put quotes around text that holds `: `, and align the keys"),
         ("a:\n  - b: 1\n   c: 2\n", ": begin keys of one mapping in one column, and items too"),
-        ("a: [1, 2\nb: 3\n", ": close the bracket, and put a comma between items"),
+        ("a: [{b: 1} c]\n", ": close the bracket, and put a comma between items"),
         ("a: @b\n", ": put quotes around it"),
     ],
 )
