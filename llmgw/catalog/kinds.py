@@ -19,6 +19,10 @@ KINDS: Final = ("Cluster", "Model", "Template")
 KINDS_ELSEWHERE: Final = ("Fleet", "Scenario")
 """Of files for `llmgw plan` and `llmgw simulate`."""
 
+_CHOICES: Final = f"{', '.join(KINDS[:-1])} or {KINDS[-1]}"
+_STRAY: Final = f"or name the file in {IGNORE_FILE} if it is none of llmgw's"
+_LFS: Final = "version https://git-lfs"
+
 _SURELY: Final = 0.75
 """How alike a word must be to a kind to be judged as it; what is less alike is only asked about."""
 _THIS_VERSION: Final = frozenset({API_VERSION, "llmgw/1", "llmgw/v1.0", "v1"})
@@ -41,14 +45,33 @@ def headed(document: Document) -> Headed:
     if value is None:
         message = "empty document: write one after the ---, or remove the ---"
         return Headed(document=document, kind=None, faults=(document.problem((), message),))
+    if isinstance(value, str) and value.startswith(_LFS):
+        message = "a pointer of Git LFS, where the file itself belongs: keep the catalog's files out of LFS"
+        return Headed(document=document, kind=None, faults=(document.problem((), message),))
     if not isinstance(value, dict):
         message = f"a document is a mapping that starts with `apiVersion: {API_VERSION}`, found {schemas.found(value)}"
         return Headed(document=document, kind=None, faults=(document.problem((), message),))
+    if (stranger := _of_another_tool(document, value)) is not None:
+        return Headed(document=document, kind=None, faults=(stranger,))
     faults = (*_api_version(document, value), *_kind_faults(document, value))
     if not faults:
         return Headed(document=document, kind=value["kind"])
     kind = _meant_kind(value) if _is_this_version(value) else None
     return Headed(document=document if kind is None else _as_meant(document, kind), kind=kind, faults=faults)
+
+
+def _of_another_tool(document: Document, value: Mapping[str, Any]) -> Problem | None:
+    """Manifests, compose files and pipelines live in repositories too: one mistake, to have them in the catalog."""
+    if _key(value, "apiVersion") is None and _key(value, "kind") is None:
+        start = f"start the document with `apiVersion: {API_VERSION}` and `kind: {_CHOICES}`"
+        return document.problem((), f"no apiVersion and no kind: {start}, {_STRAY}")
+    version, kind = value.get("apiVersion"), value.get("kind")
+    if not isinstance(version, str) or not isinstance(kind, str) or "llmgw" in version.lower():
+        return None
+    if kind in (*KINDS, *KINDS_ELSEWHERE) or schemas.did_you_mean(kind.capitalize(), KINDS):
+        return None
+    what = f"{quoted(kind)} of {quoted(version)} is a document of another tool"
+    return document.problem(("apiVersion",), f"{what}: keep it elsewhere, {_STRAY}")
 
 
 def _is_this_version(value: Mapping[str, Any]) -> bool:
@@ -88,8 +111,7 @@ def _api_version(document: Document, value: Mapping[str, Any]) -> list[Problem]:
         return []
     if "apiVersion" not in value:
         close = _renamed(value, "apiVersion")
-        # Another tool's file, most likely: compose files and pipelines live in repositories too.
-        stray = "" if close or "kind" in value else f", or name the file in {IGNORE_FILE} if it is none of llmgw's"
+        stray = "" if close or "kind" in value else f", {_STRAY}"
         return [
             document.problem((), f"no apiVersion{close}: start the document with `apiVersion: {API_VERSION}`{stray}")
         ]
@@ -102,16 +124,15 @@ def _api_version(document: Document, value: Mapping[str, Any]) -> list[Problem]:
 
 def _kind_faults(document: Document, value: Mapping[str, Any]) -> list[Problem]:
     kind = value.get("kind")
-    choices = f"{', '.join(KINDS[:-1])} or {KINDS[-1]}"
     if "kind" not in value:
-        return [document.problem((), f"no kind{_renamed(value, 'kind')}: write `kind: {choices}`")]
+        return [document.problem((), f"no kind{_renamed(value, 'kind')}: write `kind: {_CHOICES}`")]
     if not isinstance(kind, str):
-        return [document.problem(("kind",), f"kind must be {choices}, found {schemas.found(kind)}")]
+        return [document.problem(("kind",), f"kind must be {_CHOICES}, found {schemas.found(kind)}")]
     if kind in KINDS_ELSEWHERE:
         message = f"a {kind} is no part of a catalog: keep it elsewhere, or name the file in {IGNORE_FILE}"
         return [document.problem(("kind",), message)]
     if kind not in KINDS:
-        hint = schemas.did_you_mean(kind.capitalize(), KINDS) or f": write {choices}"
+        hint = schemas.did_you_mean(kind.capitalize(), KINDS) or f": write {_CHOICES}"
         return [document.problem(("kind",), f"unknown kind {quoted(kind)}{hint}")]
     return []
 

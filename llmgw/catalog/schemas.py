@@ -22,7 +22,9 @@ from llmgw.catalog import accepting
 from llmgw.catalog.amounts import duration_fault, size_fault
 from llmgw.catalog.amounts import to_bytes as to_bytes
 from llmgw.catalog.amounts import to_seconds as to_seconds
-from llmgw.catalog.document import Document, Path, quoted
+from llmgw.catalog.belonging import Holders, belongs, holders
+from llmgw.catalog.blame import TYPOGRAPHIC
+from llmgw.catalog.document import Document, Path, as_mapping, quoted
 from llmgw.catalog.partial import template_schema
 from llmgw.errors import Problem
 
@@ -32,7 +34,7 @@ BROKEN_SCHEMA: Final = (SchemaError, UnknownType, UndefinedTypeCheck, Unresolvab
 PART: Final = "part"
 """As a kind: a Model document of which something is missing that was to come from elsewhere."""
 
-_WHOLE: Final = frozenset({"required", "dependentRequired", "anyOf", "oneOf", "not", "if", "minProperties"})
+WHOLE: Final = frozenset({"required", "dependentRequired", "anyOf", "oneOf", "not", "if", "minProperties"})
 """Keywords that what is missing may yet satisfy."""
 
 MOST_KEYS: Final = 30  #: that a message lists
@@ -94,7 +96,7 @@ def check_options(
     if document.plain and accepting.of_plugin(schema)(options):
         return []
     errors = judge_of(schema).iter_errors(options)
-    return _problems((error for error in errors if whole or error.validator not in _WHOLE), document, path)
+    return _problems((error for error in errors if whole or error.validator not in WHOLE), document, path)
 
 
 def _problems(errors: Iterable[ValidationError], document: Document, prefix: Path) -> list[Problem]:
@@ -134,7 +136,9 @@ def _translate(error: ValidationError, document: Document, prefix: Path) -> Iter
     elif error.validator == "additionalProperties" and isinstance(error.instance, dict):
         for key in _unknown_keys(error.instance, schema):
             known = _open_keys(schema)
-            message = f"unknown key {quoted(key)}{did_you_mean(key, known) or _known_here(known)}"
+            hints = (_elsewhere(key, path, document), did_you_mean(key, known))
+            hint = next(filter(None, reversed(hints) if prefix else hints), _known_here(known))
+            message = f"unknown key {quoted(key)}{hint}"
             yield document.problem((*path, key), message, at_key=True)
     elif error.validator == "required" and isinstance(error.instance, dict):
         wanted: Any = error.validator_value
@@ -152,7 +156,7 @@ def _translate(error: ValidationError, document: Document, prefix: Path) -> Iter
                 message = f"{quoted(key)} needs {quoted(other)} beside it"
                 yield document.problem((*path, key), message, at_key=True)
     else:
-        yield document.problem(path, _message(error, schema, path))
+        yield document.problem(path, f"{_message(error, schema, path)}{_odd_characters(error.instance)}")
 
 
 def _message(error: ValidationError, schema: Mapping[str, Any], path: Path) -> str:
@@ -199,7 +203,8 @@ def _wrong_type(value: Any, wanted: str | Sequence[str], schema: Mapping[str, An
     kinds = " or ".join(_TYPES.get(name, name) for name in names)
     if names == ["object"] and (keys := _open_keys(schema)):
         kinds = f"{kinds} with {_listed(keys)}"
-    message = f"expected {_expected(schema, kinds)}, found {found(value)}"
+    fraction = "integer" in names and "number" not in names and isinstance(value, float)
+    message = f"expected {_expected(schema, kinds)}, found {'one that is not whole' if fraction else found(value)}"
     if "boolean" in names and isinstance(value, str) and value.lower() in _WORDS_OF_YAML_1_1:
         return f"{message}: YAML 1.2 reads yes, no, on and off as text; write true or false"
     if names == ["string"] and isinstance(value, bool | int | float):
@@ -207,6 +212,15 @@ def _wrong_type(value: Any, wanted: str | Sequence[str], schema: Mapping[str, An
     if names == ["array"] and not isinstance(value, list | dict | None):
         return f"{message}: put brackets around it, `[` and `]`"
     return message
+
+
+def _odd_characters(value: Any) -> str:
+    """What text came with that was pasted from a page or a chat, and is hard to see."""
+    odd = [each for each in value if each in TYPOGRAPHIC] if isinstance(value, str) else []
+    if odd and value[0] in TYPOGRAPHIC:
+        return f"; U+{ord(odd[0]):04X} is no quote to YAML: write \" or '"
+    hidden = [each for each in value if each > "\x7f" and not each.isprintable()] if isinstance(value, str) else []
+    return f"; it holds U+{ord(hidden[0]):04X}, which is not to be seen: remove it" if hidden else ""
 
 
 def _wrong_source(source: str, schema: Mapping[str, Any]) -> str:
@@ -240,6 +254,17 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def _known_here(known: Sequence[str]) -> str:
     return f"; known here: {_listed(known)}" if known else ""
+
+
+def _elsewhere(key: str, path: Path, document: Document) -> str:
+    """Where that very key has its place, as `belongs` says it."""
+    kind = as_mapping(document.value).get("kind")
+    return belongs(key, path, _holders("cluster" if kind == "Cluster" else "model"))
+
+
+@cache
+def _holders(name: str) -> Holders:
+    return holders(load_schema(name))
 
 
 def _listed(keys: Sequence[str]) -> str:

@@ -61,6 +61,30 @@ def test_a_document_that_may_be_something_else_is_not_judged(head: str) -> None:
     assert len(texts(f"{head}{FAULTY}")) == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("services:\n  web: {image: x}\n", "a.yaml:1:1: no apiVersion and no kind: start the document with "),
+        (
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n",
+            "a.yaml:1:13: $.apiVersion: 'ConfigMap' of 'v1' is a ",
+        ),
+        ("apiVersion: apps/v1\nkind: Deployment\n", "a.yaml:1:13: $.apiVersion: 'Deployment' of 'apps/v1' is"),
+    ],
+)
+def test_a_file_of_another_tool_is_one_problem_that_says_how_to_leave_it_out(text: str, told: str) -> None:
+    (problem,) = texts(text)
+    assert problem.startswith(told)
+    assert problem.endswith(", or name the file in .llmgwignore if it is none of llmgw's")
+
+
+def test_a_pointer_of_git_lfs_is_called_by_its_name() -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+    assert texts(pointer) == [
+        "a.yaml:1:1: a pointer of Git LFS, where the file itself belongs: keep the catalog's files out of LFS"
+    ]
+
+
 def test_the_name_of_a_document_with_a_misspelt_head_is_known_to_others() -> None:
     misspelt = model("one").replace("kind: Model", "kind: Modell")
     assert texts({"a.yaml": misspelt, "b.yaml": model("two", extra="fallback: one\n")}) == [
@@ -174,4 +198,47 @@ def test_a_fault_elsewhere_in_a_document_keeps_no_engine_from_saying_what_is_wro
         "$.profiles[0].context",
         "$.profiles[1].weights.source",
         "$.labels.a",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (model(extra="min: 1\n"), "8:1: $.min: unknown key 'min'; it belongs under 'scaling'"),
+        (
+            model(extra="context: 1\n"),
+            "8:1: $.context: unknown key 'context'; it belongs into a profile, under 'profiles'",
+        ),
+        (
+            model(profile="priority: 1\n"),
+            "8:5: $.profiles[0].priority: unknown key 'priority'; it belongs to the document",
+        ),
+        (model(extra="scaling: {tier: 1}\n"), "8:11: $.scaling.tier: unknown key 'tier'; it belongs into a profile"),
+        (model(extra="url: x\n"), "8:1: $.url: unknown key 'url'; it belongs under 'external'"),
+        (f"{HEAD}Cluster\nmin_age: 1d\n", "3:1: $.min_age: unknown key 'min_age'; it belongs under 'weights'"),
+    ],
+)
+def test_a_key_that_has_its_place_elsewhere_is_told_with_that(text: str, told: str) -> None:
+    (problem,) = texts(text)
+    assert problem.removeprefix("a.yaml:").startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("“1GiB”", "; U+201C is no quote to YAML: write \" or '"),
+        ("1GiB\u200b", "; it holds U+200B, which is not to be seen: remove it"),
+        ("1\u00a0GiB", "; it holds U+00A0, which is not to be seen: remove it"),
+    ],
+)
+def test_characters_that_were_pasted_along_are_named(value: str, told: str) -> None:
+    assert texts(model(profile=f"memory: {value}\n")) == [
+        f"a.yaml:8:13: $.profiles[0].memory: expected a size such as 24GiB or 500MB{told}"
+    ]
+    assert texts(model("two").replace("/srv/two.gguf", "“/srv/two.gguf”"))[0].endswith("write \" or '")
+
+
+def test_a_fraction_where_a_whole_number_belongs_is_not_called_a_number() -> None:
+    assert texts(model(extra="priority: 0.5\n")) == [
+        "a.yaml:8:11: $.priority: expected a whole number, found one that is not whole"
     ]
