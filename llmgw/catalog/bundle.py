@@ -5,7 +5,8 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from llmgw.catalog.schemas import load_schema
+from llmgw.catalog.partial import or_null
+from llmgw.catalog.schemas import WHOLE, load_schema
 
 CATALOG: Final = "catalog"
 PARTS: Final = ("model", "cluster", "template")
@@ -41,22 +42,38 @@ def _part(kind: str, engines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]
     names = sorted(engines)
     for name in names:
         definitions[_key(name)] = _with_macros(_moved(engines[name], f"#/$defs/{_key(name)}"))
-    for holder in ("profile", "level"):
-        definitions[holder]["allOf"] = [*definitions[holder].get("allOf", ()), *map(_options_of, names)]
+        given = _in_part(engines[name], nullable=kind != "model")
+        definitions[_key(name, part=True)] = _with_macros(_moved(given, f"#/$defs/{_key(name, part=True)}"))
+    for holder, part in ("profile", kind != "model"), ("level", True):
+        judged = [_options_of(name, part=part) for name in names]
+        definitions[holder]["allOf"] = [*definitions[holder].get("allOf", ()), *judged]
     engine = definitions["profile"]["properties"]["engine"]
     engine["examples"] = names
     return schema
 
 
-def _key(engine: str) -> str:
-    return f"options-of-{engine}"
+def _key(engine: str, *, part: bool = False) -> str:
+    return f"{'part-of-' if part else ''}options-of-{engine}"
 
 
-def _options_of(engine: str) -> dict[str, Any]:
+def _options_of(engine: str, *, part: bool) -> dict[str, Any]:
     return {
         "if": {"properties": {"engine": {"const": engine}}, "required": ["engine"]},
-        "then": {"properties": {"options": {"$ref": f"#/$defs/{_key(engine)}"}}},
+        "then": {"properties": {"options": {"$ref": f"#/$defs/{_key(engine, part=part)}"}}},
     }
+
+
+def _in_part(schema: Mapping[str, Any], *, nullable: bool) -> dict[str, Any]:
+    """An engine's schema for options that are merged over others: what they lack may be there. `nullable`: what is
+    there may be taken away."""
+    kept = {key: copy.deepcopy(value) for key, value in schema.items() if key not in WHOLE}
+    properties = kept.get("properties", {})
+    for name, value in properties.items():
+        if isinstance(value, dict) and "properties" in value:
+            properties[name] = value = _in_part(value, nullable=nullable)
+        if isinstance(value, dict) and nullable:
+            or_null(value)
+    return kept
 
 
 def _moved(schema: Mapping[str, Any], to: str) -> dict[str, Any]:

@@ -65,12 +65,24 @@ def _allow_null(schema: Any) -> None:
         if key in _ITSELF or not isinstance(value, dict):
             continue
         _allow_null(value)
-        if "type" in value:
-            value["type"] = [*([value["type"]] if isinstance(value["type"], str) else value["type"]), "null"]
-            if "enum" in value:
-                value["enum"] = [*value["enum"], None]
-        elif "$ref" in value:
-            value["anyOf"] = [{"$ref": value.pop("$ref")}, {"type": "null"}]
+        or_null(value)
+    if isinstance(inner := schema.get("additionalProperties"), dict):
+        or_null(inner)
+
+
+def or_null(value: dict[str, Any]) -> None:
+    """`null` is valid, too. What nothing is valid for stays so."""
+    if "type" in value:
+        types = [value["type"]] if isinstance(value["type"], str) else value["type"]
+        value["type"] = [*types, *({"null"} - set(types))]
+        if "enum" in value:
+            value["enum"] = [*value["enum"], None]
+    elif value.get("enum"):
+        value["enum"] = [*value["enum"], None]
+    elif "$ref" in value:
+        value["anyOf"] = [{"$ref": value.pop("$ref")}, {"type": "null"}]
+    elif "anyOf" in value:
+        value["anyOf"] = [*value["anyOf"], {"type": "null"}]
 
 
 def _same(key: str) -> dict[str, Any]:

@@ -88,6 +88,21 @@ def test_templates_and_what_extends_them_may_be_in_part() -> None:
     assert errors(BASE.replace("threads: 2", "thread: 2")) == [["profiles", 1, "options"]]
 
 
+def test_what_takes_away_a_value_of_a_template_is_valid() -> None:
+    taken = "labels: {tier: null}\nprofiles:\n  - {name: gpu, engine: cpu, env: {A: null}, options: {threads: null}}\n"
+    assert errors(extending(rest=taken)) == []
+    assert errors(extending(rest=taken).replace("extends: base\n", "")) != []
+
+
+def test_options_that_are_merged_over_others_need_not_be_whole() -> None:
+    level = "options: {command: [x]}\ndegraded: {engine: command, options: {health: /x}}"
+    assert errors(model(profile=level).replace("engine: cpu", "engine: command")) == []
+    part = "profiles:\n  - {name: gpu, engine: command, options: {health: /x}}\n"
+    assert errors(extending(rest=part)) == []
+    assert errors(BASE.partition("profiles:")[0] + part) == []
+    assert errors(extending(rest=part.replace("health", "heath"))) != []
+
+
 def test_what_an_engines_schema_refers_to_within_itself_is_found() -> None:
     number = {"type": "integer"}
     properties = {"a": {"$ref": "#/$defs/b"}, "$ref": number}
