@@ -3,6 +3,7 @@
 The same code runs in the child process that a third party's plugin is tried in and then in the daemon.
 """
 
+import inspect
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from jsonschema.exceptions import SchemaError
 
 from llmgw.engine import hookspecs
 from llmgw.engine.api import API_VERSION, Engine
+from llmgw.engine.returned import one_line, said, shown
 from llmgw.errors import TerminalError
 from llmgw.ids import EngineName, is_name
 from llmgw.weights.api import WeightSource
@@ -59,11 +61,7 @@ class Brought:
 
 def summary(error: BaseException) -> str:
     """What a plugin raised, on one line."""
-    said = " ".join(str(error).split())[:300]
-    if isinstance(error, BadPlugin):
-        return said
-    kind = type(error).__name__
-    return f"{kind}: {said}" if said else kind
+    return one_line(str(error)) if isinstance(error, BadPlugin) else said(error)
 
 
 def load_plugin(point: EntryPoint) -> Brought:
@@ -162,6 +160,23 @@ def check_engine(engine: object) -> None:
     roles = engine.roles
     if roles is not None and not (isinstance(roles, frozenset) and all(isinstance(role, str) for role in roles)):
         raise BadPlugin(f"{kind}.roles is {_kind(roles)}: a frozenset of names, or None for any")
+    _check_methods(kind, engine)
+
+
+def _check_methods(kind: str, engine: Engine) -> None:
+    """Each can be called as llmgw calls it. What it then does is seen when it is."""
+    for name, declared in inspect.getmembers(Engine, inspect.isfunction):
+        method, wanted = getattr(engine, name), list(inspect.signature(declared).parameters)[1:]
+        if not callable(method):
+            raise BadPlugin(f"{kind}.{name} is {_kind(method)}: a method")
+        if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
+            raise BadPlugin(f"{kind}.{name} is async: llmgw calls it as a plain function, with no loop running")
+        try:
+            inspect.signature(method).bind(*wanted)
+        except TypeError as error:
+            raise BadPlugin(f"{kind}.{name} cannot be called with ({', '.join(wanted)}): {error}") from error
+        except ValueError:  # a function of C, which tells nobody what it takes
+            continue
 
 
 def _check_schema(kind: str, schema: object) -> None:
@@ -197,4 +212,4 @@ def _name(engine: object) -> EngineName | None:
 
 
 def _kind(value: object) -> str:
-    return f"{type(value).__name__} {value!r:.80}"
+    return f"{type(value).__name__} {shown(value)}"

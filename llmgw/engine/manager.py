@@ -17,6 +17,7 @@ import structlog
 from llmgw.catalog.rules import EngineRules
 from llmgw.engine import vetting
 from llmgw.engine.api import Engine
+from llmgw.engine.guarded import guarded
 from llmgw.engine.loading import Brought, load_plugin, summary
 from llmgw.engine.vetting import VET_TIMEOUT, Vetting
 from llmgw.ids import EngineName, is_name
@@ -148,7 +149,7 @@ class _Taken:
         """The fact, with what was left out."""
         for engine in brought.engines:
             if (owner := self._owner["engine"].setdefault(engine.name, fact.name)) == fact.name:
-                self.engines[engine.name] = engine
+                self.engines[engine.name] = engine if fact.own else guarded(engine)
             else:
                 fact = _clashing(fact, "engine", engine.name, owner)
         for source in brought.sources:

@@ -95,7 +95,14 @@ AT_RUN_TIME: Final = {
         '        return LaunchSpec(argv=(sys.executable, "-c", "raise SystemExit(9)"), url="http://127.0.0.1:9")\n'
         '    def classify(self, exit, log_tail):\n        raise ValueError("what exit?")'
     ),
+    "fppath": good(
+        "    def fingerprint(self):\n        return EngineFact(name=self.name, path=__import__('pathlib').Path('/'))"
+    ),
+    "footfraction": good(
+        "    def footprint(self, profile, files, level):\n        return Footprint(host=1.1 * MIB + 0.5)"
+    ),
     "proberaises": good('    def read_probe(self, request, status, body):\n        raise ValueError("what answer?")'),
+    "probetrue": good("    def read_probe(self, request, status, body):\n        return status == 200"),
 }
 """They load, and misbehave when they are used."""
 

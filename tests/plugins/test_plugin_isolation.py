@@ -197,12 +197,15 @@ def test_a_model_whose_plugin_is_broken_waits_and_says_why(told: dict[str, dict[
         ("fphangs", "unschedulable", "its fingerprint did not return within 10 s"),
         ("fpraises", "unschedulable", "its fingerprint failed: OSError: no driver"),
         ("fpnonsense", "unschedulable", "its fingerprint failed: TypeError: it returned {}"),
+        ("fppath", "unschedulable", "Encoding objects of type PosixPath is unsupported"),
+        ("footfraction", "unschedulable", "size unknown"),
         ("footraises", "unschedulable", "size unknown"),
         ("footnonsense", "unschedulable", "size unknown"),
         ("launchraises", "failed", "engine launchraises failed at launch: ValueError: not today"),
-        ("launchnonsense", "failed", ""),
+        ("launchnonsense", "failed", "it returned None: a LaunchSpec was expected"),
         ("classifyraises", "loading", "ended with exit code 9"),
         ("proberaises", "failed", "what answer?"),
+        ("probetrue", "failed", "it returned True: a Readiness was expected"),
     ],
 )
 def test_an_engine_that_misbehaves_at_run_time_hurts_its_own_models_only(
