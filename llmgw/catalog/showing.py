@@ -11,7 +11,9 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from llmgw.catalog import yamldoc
 from llmgw.catalog.document import Document, Path, as_mapping, json_path
 from llmgw.catalog.leaves import HIDDEN, is_secret
+from llmgw.catalog.member import Member
 from llmgw.catalog.node import Node
+from llmgw.catalog.schemas import did_you_mean
 from llmgw.catalog.source import Source
 from llmgw.catalog.templates import Templates
 
@@ -32,20 +34,38 @@ class Shown:
     text: str  #: as YAML, with the origins as comments
 
 
-def names(source: Source) -> list[str]:
-    """Of the models, so far as they can be read."""
-    return [name for document in _of_kind(source, "Model") if isinstance(name := document.value.get("name"), str)]
+def why_not(source: Source, name: str) -> str:
+    """Why there is nothing to show of `name`, in words that follow it."""
+    if name in (known := _names(source, "Model")):
+        return ": the template that it extends is not there"
+    if name in _names(source, "Template"):
+        return ": it is a Template; name a model that extends it"
+    unread = [file for file, data in sorted(source.files.items()) if yamldoc.parse(file, data)[1]]
+    if unread:
+        more = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
+        return f": {unread[0]}{more} cannot be read whole; without --show it is said why"
+    return did_you_mean(name, known)
 
 
 def show(source: Source, name: str) -> Shown | None:
-    """None: there is no such model, or nothing to merge it with. Documents that have faults are shown as they are."""
+    """By its name, or by an alias or variant. None: there is no such model, or nothing to merge it with. Documents that
+    have faults are shown as they are."""
     templates = Templates(_of_kind(source, "Template"))
-    for document in _of_kind(source, "Model"):
-        if document.value.get("name") != name:
-            continue
+    models = _of_kind(source, "Model")
+    named = [document for document in models if document.value.get("name") == name]
+    for document in named or [document for document in models if name in _further_names(document)]:
         merged = templates.merge(document)
-        return _shown(name, merged.document) if merged.found else None
+        return _shown(str(document.value.get("name")), merged.document) if merged.found else None
     return None
+
+
+def _names(source: Source, kind: str) -> list[str]:
+    """So far as they can be read."""
+    return [name for document in _of_kind(source, kind) if isinstance(name := document.value.get("name"), str)]
+
+
+def _further_names(document: Document) -> set[str]:
+    return {name for _, name in Member.of(document).aliases}
 
 
 def _of_kind(source: Source, kind: str) -> Sequence[Document]:

@@ -15,8 +15,7 @@ from llmgw.catalog.here import named_from_here, seen_from_here
 from llmgw.catalog.load import load_catalog, revision_of
 from llmgw.catalog.looking import MAX_FILE, shown
 from llmgw.catalog.rules import EngineRules
-from llmgw.catalog.schemas import did_you_mean
-from llmgw.catalog.showing import Shown, names, show
+from llmgw.catalog.showing import Shown, show, why_not
 from llmgw.catalog.source import Source, read_source
 from llmgw.cli.reports import Report
 from llmgw.errors import CatalogInvalid, CatalogUnreadable, TerminalError
@@ -65,9 +64,7 @@ def shown_model(target: Target, name: str) -> Shown:
     source = _seen(target, _source(target))
     shown = show(source, name)
     if shown is None:
-        known = names(source)
-        hint = did_you_mean(name, known) if name not in known else ": the template that it extends is not there"
-        raise TerminalError(f"no model {quoted(name)} to show{hint}")
+        raise TerminalError(f"no model {quoted(name)} to show{why_not(source, name)}")
     return shown
 
 

@@ -5,7 +5,7 @@ from test_catalog_templates import BASE, extending
 
 from llmgw.catalog import yamldoc
 from llmgw.catalog.leaves import HIDDEN
-from llmgw.catalog.showing import Shown, names, show
+from llmgw.catalog.showing import Shown, show, why_not
 
 REST = """\
 priority: 9
@@ -57,5 +57,5 @@ def test_a_model_without_a_template_is_shown_too() -> None:
 
 def test_there_is_nothing_to_show_of_a_model_that_is_not_there() -> None:
     assert show(source(FILES), "none") is None
-    assert names(source(FILES)) == ["one", "other"]
+    assert why_not(source(FILES), "othr") == "; did you mean 'other'?"
     assert show(source({"a.yaml": extending()}), "one") is None

@@ -312,12 +312,23 @@ def test_a_model_is_shown_merged_with_where_each_value_was_written(here: Path, r
     assert (answer["document"]["priority"], answer["origins"]["$.priority"]) == (7, "part/m.yaml:4:11")
 
 
+@pytest.mark.parametrize("name", ["uno", "one-warm"])
+def test_a_model_is_shown_by_each_of_its_names(here: Path, run: Callable[..., Ran], name: str) -> None:
+    more = "name: one\naliases: [uno]\nvariants: [{name: one-warm, set_params: {temperature: 1}}]\n"
+    (here / "part" / "m.yaml").write_text(TEMPLATED.replace("name: one\n", more))
+    code, out, _ = run("--show", name, "part", "--json")
+    assert (code, json.loads(out)["name"]) == (0, "one")
+
+
 def test_a_model_that_is_not_there_cannot_be_shown(here: Path, run: Callable[..., Ran]) -> None:
     (here / "part" / "m.yaml").write_text(TEMPLATED)
     code, _, err = run("--show", "on", "part")
     assert (code, "no model 'on' to show; did you mean 'one'?" in err) == (1, True)
     (here / "part" / "m.yaml").write_text(TEMPLATED.replace("extends: base", "extends: bse"))
     assert "the template that it extends is not there" in run("--show", "one", "part")[2]
+    assert "no model 'base' to show: it is a Template" in run("--show", "base", "part")[2]
+    (here / "part" / "m.yaml").write_text(TEMPLATED.replace("name: one", "name: 'one"))
+    assert "no model 'one' to show: part/m.yaml cannot be read whole" in run("--show", "one", "part")[2]
     assert run("--show", "one", "part", "bad")[0] == 64
     assert run("--show", "one", "part", "-o", "sarif")[0] == 64
 
