@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from llmgw.catalog import notify_rules, references, scaling_rules, windows
+from llmgw.catalog import notify_rules, references, scaling_rules, size_rules, windows
 from llmgw.catalog.build import build_profile
 from llmgw.catalog.document import Document, Path, as_list, as_mapping, json_path, quoted
 from llmgw.catalog.files import source_text
@@ -113,12 +113,15 @@ def doubts_of_model(document: Document, known: Known) -> Iterator[Problem]:
         for level in LEVELS:
             yield from _useless_level(document, path, level, profile)
     yield from scaling_rules.doubts(document)
+    yield from size_rules.doubts_of_model(document)
 
 
 def doubts_together(models: Sequence[Member], clusters: Sequence[Document]) -> Iterator[Problem]:
     """The same over all documents of a valid catalog."""
     yield from references.doubts(models, clusters)
     yield from scaling_rules.unzoned(models, clusters)
+    for document in clusters:
+        yield from size_rules.doubts_of_cluster(document)
 
 
 def _lost_engine(document: Document, path: Path, profile: Mapping[str, Any], known: Known) -> Iterator[Problem]:
