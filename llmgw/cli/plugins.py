@@ -67,7 +67,9 @@ def list_plugins(
     print_table(headers, [_cells(row) for row in rows])
     failed = [plugin for plugin in plugins if plugin.failure]
     for plugin in failed if verbose else ():
-        print_line(f"\n{plugin.name}: {plugin.reason}\n{_indented(plugin.failure)}")
+        print_line("")
+        print_line(f"{plugin.name}: {plugin.reason}")
+        _print_indented(plugin.failure)
     if failed and not verbose:
         note("-v shows the tracebacks")
     return ExitCode.FINE
@@ -196,7 +198,7 @@ def _check_one(point: "EntryPoint", asked: dict[str, Any], *, spoken: bool) -> "
     if spoken:
         print_line(" ".join(filter(None, (f"{row.name}:", row.state, row.reason))))
         if row.failure:
-            print_line(_indented(row.failure))
+            _print_indented(row.failure)
     if row.state != "ok":
         return row, []
     checks: list[PluginCheckRow] = []
@@ -225,7 +227,7 @@ def _print_check(row: "PluginCheckRow") -> None:
     brief = f" ({lines[0]})" if row.outcome == "skipped" and lines else ""
     print_line(f"  {row.outcome:8} {row.engine}: {row.check.removeprefix('check_').replace('_', ' ')}{brief}")
     if row.outcome == "failed" and lines:
-        print_line(_indented(row.detail))
+        _print_indented(row.detail)
 
 
 def _json(text: str | None) -> dict[str, Any] | None:
@@ -240,5 +242,8 @@ def _json(text: str | None) -> dict[str, Any] | None:
     return value
 
 
-def _indented(text: str) -> str:
-    return "\n".join(f"      {line}" for line in text.strip().splitlines())
+def _print_indented(text: str) -> None:
+    from llmgw.cli.printing import print_line
+
+    for line in text.strip().splitlines():
+        print_line(f"      {line}")

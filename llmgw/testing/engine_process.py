@@ -15,6 +15,7 @@ from typing import Final
 import httpx
 import psutil
 
+from llmgw.agent.ending import run_stop_command
 from llmgw.engine import (
     Engine,
     Exit,
@@ -30,6 +31,7 @@ from llmgw.engine import (
 from llmgw.engine.api import KEY_VARIABLE
 from llmgw.facts import EngineLoad
 from llmgw.ids import ModelName, NodeName, ReplicaId
+from llmgw.statedir import write_atomic
 
 KEY: Final = "key-of-the-engine-under-test"
 POLL: Final = 0.05
@@ -56,6 +58,9 @@ class EngineCase:
     files: Mapping[str, Path] = field(default_factory=dict)
     work: HttpRequest | None = None  #: a streamed request that takes seconds; None: load is not checked
     demands_key: bool = True  #: whether it refuses requests without its key
+    needs_key: HttpRequest | None = None
+    """A request that is answered 200 with the key, and refused without. None: for its models, else for its load, else
+    the last of several probes."""
     start_within: float = 60.0  #: seconds
     stop_within: float = 10.0  #: seconds
     stops_busy: bool = True  #: whether SIGTERM ends it while it answers too; if not, SIGKILL has to leave nothing
@@ -67,7 +72,10 @@ class EngineCase:
 class Running:
     """An engine process under test."""
 
-    def __init__(self, case: EngineCase, spec: LaunchSpec, process: asyncio.subprocess.Process, log: Path) -> None:
+    def __init__(
+        self, case: EngineCase, spec: LaunchSpec, process: asyncio.subprocess.Process, log: Path, env: Mapping[str, str]
+    ) -> None:
+        self._env = env
         self.case = case
         self.spec = spec
         self.process = process
@@ -127,8 +135,23 @@ class Running:
     def verdict(self, exit: Exit) -> Verdict:
         return self.case.engine.classify(exit, self.tail())
 
+    async def stop_service(self) -> None:
+        """As llmgw does before it signals the process: by the engine's own stop command, where it has one."""
+        if self.spec.stop_argv is not None:
+            await asyncio.to_thread(
+                run_stop_command,
+                self.spec.stop_argv,
+                self._env,
+                home=self.log.parent,
+                log=self.log,
+                timeout=self.case.stop_within,
+            )
+
     async def stopped_busy(self) -> None:
         """End it as llmgw does after a drain that took too long: SIGTERM to its group, SIGKILL after a grace."""
+        await self.stop_service()
+        if self.process.returncode is not None:
+            return
         os.killpg(self.process.pid, signal.SIGTERM)
         try:
             await self.ended(self.case.stop_within)
@@ -164,7 +187,7 @@ def slot_for(case: EngineCase, directory: Path, port: int) -> Slot:
         host="127.0.0.1",
         port=port,
         directory=directory,
-        files=case.files,
+        files={role: path.absolute() for role, path in case.files.items()},
     )
 
 
@@ -191,17 +214,22 @@ async def running(
     slot = slot_for(case, directory, port or free_port())
     spec = case.engine.launch(case.profile, slot, level)
     log = directory / f"{slot.replica}.log"
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LLMGW_")}
+    env = {**kept, **spec.env, KEY_VARIABLE: KEY, **dict.fromkeys(spec.key_variables, KEY)}
+    if spec.key_file is not None:
+        assert spec.key_file.parent == directory, f"key_file {spec.key_file} is not in the slot's directory {directory}"
+        write_atomic(spec.key_file, KEY.encode(), mode=0o600)
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
-            *case.profile.wrapper, *spec.argv, start_new_session=True,
+            *case.profile.wrapper, *spec.argv, start_new_session=True, cwd=directory, env=env,
             stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
-            env={**os.environ, **spec.env, KEY_VARIABLE: KEY, **dict.fromkeys(spec.key_variables, KEY)},
         )  # fmt: skip
-    run = Running(case, spec, process, log)
+    run = Running(case, spec, process, log, env)
     try:
         yield run
     finally:
         await run.client.aclose()
+        await run.stop_service()
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()

@@ -20,7 +20,7 @@ from llmgw.engine import Engine, ProfileSpec, WeightSource, WeightsSpec
 from llmgw.engine.loading import load_plugin
 from llmgw.errors import EngineUnavailable
 from llmgw.ids import ProfileName
-from llmgw.testing import engine_checks, source_checks
+from llmgw.testing import engine_checks, engine_contract, source_checks
 from llmgw.testing.engine_checks import ENGINE_CHECKS, EngineCase
 from llmgw.testing.source_checks import SOURCE_CHECKS, SourceCase
 from llmgw.testing.source_checks import Check as SourceCheck
@@ -29,10 +29,12 @@ Check = Callable[[EngineCase, Path], Awaitable[None]]
 
 WITHOUT_A_PROCESS: Final[frozenset[Check]] = frozenset(
     {
-        engine_checks.check_options_schema_is_valid_and_accepts_the_profile,
-        engine_checks.check_fingerprint_is_quick_and_usable,
-        engine_checks.check_launch_is_pure_and_hides_the_key,
-        engine_checks.check_an_exit_nobody_asked_for_is_a_failure,
+        engine_contract.check_options_schema_is_valid_and_accepts_the_profile,
+        engine_contract.check_fingerprint_is_quick_and_usable,
+        engine_contract.check_launch_is_pure_and_hides_the_key,
+        engine_contract.check_an_exit_nobody_asked_for_is_a_failure,
+        engine_contract.check_its_methods_return_what_they_promise,
+        engine_contract.check_no_method_is_misspelt,
     }
 )
 """They start nothing, so they need neither a model file nor a machine that can run the engine."""
@@ -101,6 +103,8 @@ async def _launchable(check: Check, case: EngineCase, directory: Path) -> None:
         await check(case, directory)
     except EngineUnavailable as error:
         raise _Skipped(f"it cannot be launched like this: {error}") from error
+    except engine_checks.Untold as error:
+        raise _Skipped(str(error)) from error
 
 
 class _Skipped(Exception):
@@ -109,8 +113,9 @@ class _Skipped(Exception):
 
 _ANY_PROFILE: Final[frozenset[Check]] = frozenset(
     {
-        engine_checks.check_fingerprint_is_quick_and_usable,
-        engine_checks.check_an_exit_nobody_asked_for_is_a_failure,
+        engine_contract.check_fingerprint_is_quick_and_usable,
+        engine_contract.check_an_exit_nobody_asked_for_is_a_failure,
+        engine_contract.check_no_method_is_misspelt,
     }
 )
 """They ask nothing that depends on the profile's options."""
