@@ -1,6 +1,8 @@
 """Routes by which the operator has the last word on the catalog: approve, apply, roll back, suspend, resume."""
 
+import re
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from fastapi import APIRouter, Request
 from starlette.exceptions import HTTPException
@@ -25,6 +27,9 @@ from llmgw.store.codec import encode
 from llmgw.store.events import EventLog
 from llmgw.store.values import Approval, Pinned
 
+_FEW_DIGITS: Final = re.compile(rf"[0-9a-fA-F]{{0,{FEWEST_DIGITS - 1}}}")
+"""A beginning of too many revisions. What holds other letters is the name of a tag or a branch."""
+
 Find = Callable[[str | None], Awaitable[Catalog]]
 """An earlier catalog by the beginning of its revision; None: the one before that in force. Raises NoSuchRevision, and
 CatalogInvalid where it cannot be used any more."""
@@ -48,8 +53,11 @@ def order_routes(store: Store, events: EventLog, clock: Clock, find: Find | None
         asked = await read_body(request, RevisionRequest)
         if find is None:
             raise HTTPException(404, "no controller here")
-        if asked.revision is not None and len(asked.revision) < FEWEST_DIGITS:
-            raise NotThere(f"{quoted(asked.revision)} is too short for a revision; `llmgw history` lists them")
+        if asked.revision is not None and _FEW_DIGITS.fullmatch(asked.revision):
+            raise NotThere(
+                f"{quoted(asked.revision)} is too short for a revision: write {FEWEST_DIGITS} digits at least; "
+                "`llmgw history` lists them"
+            )
         try:
             catalog = await find(asked.revision)
         except CatalogInvalid as error:

@@ -98,6 +98,8 @@ def _take(update: Update, state: Path, below: str) -> bool:
     from llmgw.engine.manager import find_engines
 
     source = seen_from(below, read_revision(Path.cwd(), update.new, below=below, env=quarantine()))
+    if source.note:
+        say(f"llmgw: {source.note}")
     engines = find_engines()
     try:
         loaded = load_catalog(source, engines.rules(), canonical=engines.canonical)

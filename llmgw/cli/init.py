@@ -144,15 +144,16 @@ def _given_before(root: Path) -> tuple[Path | None, str]:
 
 def hook_text(hook: str, state: Path, below: str) -> str:
     """A shell script that runs this very llmgw. git starts hooks in the repository, which is no place to import from:
-    hence -P."""
+    hence -P. Whether it is there at all is asked first: what a shell or Python says of that tells nobody what to do."""
     python = shlex.quote(sys.executable)
+    there = f"{python} -P -c 'import llmgw.cli.githook'"
     again = shlex.quote(
-        f"llmgw: {sys.executable} is gone: have an llmgw that is there do `llmgw init --bare` here again"
+        f"llmgw: {sys.executable} runs no llmgw any more: have one that is there do `llmgw init --bare` here again"
     )
     return f"""\
 #!/bin/sh
 {MARK}
-[ -x {python} ] || {{ echo {again} >&2; exit 1; }}
+why=$({there} 2>&1) || {{ printf '%s\\n' "$why" | tail -n 1 >&2; echo {again} >&2; exit 1; }}
 exec {_command(hook, state, below)}
 """
 

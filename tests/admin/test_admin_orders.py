@@ -29,7 +29,7 @@ async def find(asked: str | None) -> Catalog:
     """Knows one earlier revision, and one that is no longer valid."""
     if asked == "badbad":
         raise CatalogInvalid([Problem("a.yaml", 1, 1, "$", "no engine 'x'")])
-    if asked is None or OLD.startswith(asked):
+    if asked is None or asked == "v1" or OLD.startswith(asked):
         return Catalog(revision=OLD, digest=Digest("old"))
     raise NoSuchRevision(f"no revision {asked}; `llmgw history` lists them")
 
@@ -119,6 +119,10 @@ async def test_what_is_in_force_needs_no_approval_and_what_is_invalid_gets_none(
     assert (await api.ask("apply"))["changed"] is False
 
 
+async def test_a_tag_may_have_a_short_name(api: Api) -> None:
+    assert (await api.ask("rollback", revision="v1"))["revision"] == OLD
+
+
 async def test_a_rollback_pins_what_was_found(api: Api) -> None:
     answer = await api.ask("rollback", by="ann")
     assert (answer["changed"], answer["revision"]) == (True, OLD)
@@ -129,7 +133,8 @@ async def test_a_rollback_pins_what_was_found(api: Api) -> None:
     assert again["changed"] is False
     assert (await api.stored(keys.PINNED, Pinned)).by == "ann"
     assert "lists them" in (await api.ask("rollback", revision="feedfeed", status=404))["error"]["message"]
-    assert "too short" in (await api.ask("rollback", revision="0", status=404))["error"]["message"]
+    for short in "", "0", "0aB":
+        assert "too short" in (await api.ask("rollback", revision=short, status=404))["error"]["message"]
     assert "no engine 'x'" in (await api.ask("rollback", revision="badbad", status=409))["error"]["message"]
 
     await api.ask("suspend")

@@ -134,6 +134,32 @@ def test_only_the_branch_that_is_served_is_checked(pushing: Pushing) -> None:
     assert pushing.served
 
 
+@pytest.mark.parametrize("gone", ["the interpreter", "the package"])
+def test_hooks_of_an_llmgw_that_is_gone_say_what_to_do(pushing: Pushing, tmp_path: Path, gone: str) -> None:
+    python = tmp_path / "python"
+    if gone == "the package":
+        python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -S "$@"\n')
+        python.chmod(0o755)
+    hook = pushing.bare / "hooks" / "pre-receive"
+    hook.write_text(hook.read_text().replace(sys.executable, str(python)))
+    pushing.repo.commit({"a.yaml": command("a")})
+    done = pushing.push()
+    assert (done.returncode, pushing.served) == (1, "")
+    assert f"llmgw: {python} runs no llmgw any more: have one that is there do `llmgw init --bare` here" in done.stderr
+    assert ("No module named 'llmgw'" in done.stderr) == (gone == "the package")
+
+
+def test_who_pushes_is_told_of_submodules_which_are_not_read(pushing: Pushing, tmp_path: Path) -> None:
+    inner = Repo(tmp_path / "inner")
+    inner.commit({"b.yaml": INVALID})
+    pushing.repo.commit({"a.yaml": command("a")})
+    pushing.repo.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(inner.path), "more")
+    pushing.repo.commit({})
+    done = pushing.push()
+    assert done.returncode == 0
+    assert "llmgw: submodules are not read at a revision: more" in done.stderr
+
+
 def test_what_a_refused_push_is_told_cannot_steer_a_terminal(pushing: Pushing) -> None:
     pushing.repo.commit({"a.yaml": "\x1b]0;owned\x07: [\n"})
     done = pushing.push()
