@@ -1,7 +1,6 @@
 """A catalog as a commit has it, read from git's objects: the working tree and the index are not looked at."""
 
 import os
-import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,22 +144,36 @@ def _ignored(objects: _Objects, tree: Tree) -> tuple[pathspec.GitIgnoreSpec, lis
 
 
 def _target(objects: _Objects, name: str, tree: Tree) -> str | Problem:
-    """The file that a link leads to, within the directory."""
-    at = name
-    for _ in range(_MAX_LINKS):
-        text = os.fsdecode(_small(objects, tree[at][1]))
-        at = posixpath.normpath(posixpath.join(posixpath.dirname(at), text))
-        if at.startswith(("/", "../")) or at == "..":
-            message = (
-                f"a symbolic link that leaves the catalog (to {shown(text)}): copy the file in, or remove the link"
-            )
-            return Problem(shown(name), 0, 0, "$", message)
-        if at not in tree or tree[at][0] == git.SUBMODULE:
-            message = f"a symbolic link to what is no file ({shown(text)}): correct or remove it"
-            return Problem(shown(name), 0, 0, "$", message)
-        if tree[at][0] != git.LINK:
-            return at
-    return Problem(shown(name), 0, 0, "$", "a symbolic link that leads back to itself: correct or remove it")
+    """The file that a link leads to, within the directory; on the way links to directories may be passed."""
+    left, at, text = name.split("/"), list[str](), ""
+    links = 0
+    while left:
+        part = left.pop(0)
+        if part == ".." and not at:
+            return _leaves(name, text)
+        if part in ("", ".", ".."):
+            at = at[:-1] if part == ".." else at
+            continue
+        at.append(part)
+        mode, oid = tree.get("/".join(at), ("", ""))
+        if mode != git.LINK:
+            continue
+        if (links := links + 1) > _MAX_LINKS:
+            return Problem(shown(name), 0, 0, "$", "a symbolic link that leads back to itself: correct or remove it")
+        leads_to = os.fsdecode(_small(objects, oid))
+        text = text or leads_to  # of several that of the file itself is told
+        if leads_to.startswith("/"):
+            return _leaves(name, text)
+        left, at = [*leads_to.split("/"), *left], at[:-1]
+    if tree.get("/".join(at), (git.SUBMODULE, ""))[0] == git.SUBMODULE:
+        message = f"a symbolic link to what is no file ({shown(text)}): correct or remove it"
+        return Problem(shown(name), 0, 0, "$", message)
+    return "/".join(at)
+
+
+def _leaves(name: str, text: str) -> Problem:
+    message = f"a symbolic link that leaves the catalog (to {shown(text)}): copy the file in, or remove the link"
+    return Problem(shown(name), 0, 0, "$", message)
 
 
 def _small(objects: _Objects, oid: str) -> bytes:

@@ -108,6 +108,25 @@ def test_a_link_within_is_read_like_the_file_and_one_that_leaves_is_a_problem(ca
     assert b"outside" not in b"".join(read.files.values())
 
 
+def test_links_are_followed_through_links_to_directories_as_in_a_checkout(catalog: Path) -> None:
+    (catalog / "deep" / "er").mkdir(parents=True)
+    (catalog / "deep" / "er" / "d.yaml").write_text(model("d"))
+    (catalog / "short").symlink_to("deep/er")
+    (catalog / "by.yaml").symlink_to("short/d.yaml")
+    (catalog / "up.yaml").symlink_to("short/../e.yaml")
+    (catalog / "deep" / "e.yaml").write_text(model("e"))
+    (catalog / "deep" / "away").symlink_to("../../elsewhere")
+    (catalog / "away.yaml").symlink_to("deep/away/x.yaml")
+    (catalog / "nofile.yaml").symlink_to("short")
+    commit_all(catalog)
+    committed, there = read_revision(catalog, "HEAD"), read_source(catalog)
+    assert committed.files == there.files
+    assert committed.files["by.yaml"] == model("d").encode()
+    assert committed.files["up.yaml"] == model("e").encode()
+    assert [str(problem) for problem in committed.problems] == [str(problem) for problem in there.problems]
+    assert [problem.file for problem in committed.problems] == ["away.yaml", "nofile.yaml"]
+
+
 def test_a_file_that_is_too_large_is_a_problem_and_is_not_read(catalog: Path) -> None:
     (catalog / "large.yaml").write_bytes(b"# " + b"x" * MAX_FILE)
     commit_all(catalog)
