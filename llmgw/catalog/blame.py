@@ -43,6 +43,7 @@ _HINTS: Final = (
     (re.compile(r"block (mapping|collection|sequence)"), "begin keys of one mapping in one column, and items too"),
     (re.compile(r"flow (mapping|sequence)"), "close the bracket, and put a comma between items"),
     (re.compile(r"cannot start any token"), "put quotes around it"),
+    (re.compile(r"unknown escape character"), "between single quotes a backslash is one"),
 )
 """What the parser's words mostly come from."""
 

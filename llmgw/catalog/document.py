@@ -101,6 +101,11 @@ def lines_of(text: str) -> list[str]:
     return _LINE_BREAK.split(text)
 
 
+def is_utf16(data: bytes) -> bool:
+    """By its byte order mark, or by the zero beside its first character: some editors and shells write such files."""
+    return data.startswith((b"\xff\xfe", b"\xfe\xff")) or (len(data) > 1 and (data[0] == 0) != (data[1] == 0))
+
+
 def as_mapping(value: Any) -> Mapping[str, Any]:
     """`value`, or an empty mapping where a document has something else: for rules that run on faulty documents."""
     return value if isinstance(value, dict) else {}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from llmgw.catalog.document import lines_of
+from llmgw.catalog.document import is_utf16, lines_of
 from llmgw.catalog.leaves import is_secret
 
 WIDTH: Final = 100  #: characters shown of a longer line
@@ -39,7 +39,9 @@ class Excerpt:
 
 
 def excerpt(data: bytes, line: int, column: int) -> Excerpt | None:
-    """Of a file's bytes, by line and column from 1. None: there is no such line, or nothing on it."""
+    """Of a file's bytes, by line and column from 1. None: there is no such line, or nothing on it that can be read."""
+    if is_utf16(data):
+        return None
     lines = lines_of(data.decode("utf-8-sig", "replace"))
     if not 0 < line <= len(lines) or not lines[line - 1].strip():
         return None

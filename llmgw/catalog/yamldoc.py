@@ -31,6 +31,7 @@ from llmgw.catalog.document import Document as Document
 from llmgw.catalog.document import Path as Path
 from llmgw.catalog.document import as_list as as_list
 from llmgw.catalog.document import as_mapping as as_mapping
+from llmgw.catalog.document import is_utf16
 from llmgw.catalog.document import json_path as json_path
 from llmgw.catalog.document import lines_of as lines_of
 from llmgw.catalog.document import quoted as quoted
@@ -53,7 +54,7 @@ def parse(file: str, data: bytes) -> tuple[list[Document], list[Problem]]:
 
     A fault of syntax ends the file; others (a duplicate key, a date) are noted and the rest is still read.
     """
-    if _is_utf16(data):
+    if is_utf16(data):
         return [], [Problem(file, 1, 1, "$", "this is UTF-16: save the file as UTF-8")]
     try:
         text = data.decode("utf-8-sig")
@@ -71,11 +72,6 @@ def judge(file: str, text: str) -> tuple[list[Document], list[Problem]]:
     """As `parse`, by ruamel.yaml alone."""
     composer = _Composer(file, text)
     return composer.documents(), composer.problems
-
-
-def _is_utf16(data: bytes) -> bool:
-    """By its byte order mark, or by the zero beside its first character: some editors and shells write such files."""
-    return data.startswith((b"\xff\xfe", b"\xfe\xff")) or (len(data) > 1 and (data[0] == 0) != (data[1] == 0))
 
 
 def _not_utf8(file: str, data: bytes, offset: int) -> Problem:

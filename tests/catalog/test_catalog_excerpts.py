@@ -25,6 +25,10 @@ def test_the_caret_counts_wide_characters_as_two() -> None:
     assert (line.index("x"), caret.index("^")) == (18, 20)
 
 
+def test_of_another_encoding_no_line_is_shown() -> None:
+    assert excerpt("a: 1\n".encode("utf-16"), 1, 1) is None
+
+
 def test_a_long_line_is_cut_around_the_caret() -> None:
     text = "a: " + "x" * 500
     found = excerpt(text.encode(), 1, 300)

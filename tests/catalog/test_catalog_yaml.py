@@ -164,6 +164,7 @@ def test_a_tab_is_told_in_a_persons_words() -> None:
         ("a:\n  - b: 1\n   c: 2\n", ": begin keys of one mapping in one column, and items too"),
         ("a: [{b: 1} c]\n", ": close the bracket, and put a comma between items"),
         ("a: @b\n", ": put quotes around it"),
+        ('a: "C:\\models"\n', ": between single quotes a backslash is one"),
     ],
 )
 def test_what_is_mostly_behind_a_fault_of_syntax_is_said(text: str, told: str) -> None:
