@@ -1,6 +1,7 @@
 """What is done with single entries of a cache on request: removed, verified, pinned. An audit log tells of removals."""
 
 import asyncio
+import errno
 import hashlib
 import os
 import secrets
@@ -21,12 +22,14 @@ from llmgw.weights.cache import Cache
 from llmgw.weights.doomed import CORRUPT, KEPT, Doomed, Refusal
 from llmgw.weights.inside import Inside, hold
 from llmgw.weights.manifest import Manifest, ManifestFile
+from llmgw.weights.spare import Spare, is_full
 
 log = structlog.get_logger("llmgw.weights")
 
 T = TypeVar("T")
 
 CHUNK: Final = 4 * 1024 * 1024
+SPARE: Final = ".llmgw-spare"  #: in the cache
 
 
 class Removal(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +78,7 @@ class Upkeep:
         self._log = log
         self._clock = clock
         self._one = asyncio.Lock()
+        self._spare = Spare((log.with_suffix(".spare"), cache.root / SPARE))
 
     def source_of(self, entry: str) -> str | None:
         """As its manifest has it; None: there is no such entry."""
@@ -104,6 +108,19 @@ class Upkeep:
                 return await _to_the_end(lambda: self._remove(entry, min_age, asker))
 
     def _remove(self, entry: str, min_age: Seconds, asker: Asker) -> Doomed:
+        """On a full disk, too: that is when somebody deletes."""
+        try:
+            try:
+                return self._remove_once(entry, min_age, asker)
+            except Refusal as refusal:
+                if not is_full(refusal.__cause__):
+                    raise
+                self._spare.give()  # where the log did not need it already
+            return self._remove_once(entry, min_age, asker)
+        finally:
+            self._spare.keep()
+
+    def _remove_once(self, entry: str, min_age: Seconds, asker: Asker) -> Doomed:
         begun: list[Doomed] = []
 
         def about_to(doomed: Doomed) -> None:
@@ -128,6 +145,7 @@ class Upkeep:
             done = await _to_the_end(lambda: removal.finish(root, cluster=cluster, now=now))
         for each in done:
             self._write("removed", each, Asker(by="llmgw"), "begun by a process that was killed")
+        await asyncio.to_thread(self._spare.keep)
         return done
 
     def _write(self, what: str, doomed: Doomed, asker: Asker, why: str = "") -> None:
@@ -144,12 +162,19 @@ class Upkeep:
             by=asker.by,
             why=why,
         )
-        fd = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        told = msgspec.json.encode(line) + b"\n"
         try:
-            os.write(fd, msgspec.json.encode(line) + b"\n")
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+            try:
+                _append(self._log, told)
+            except OSError as error:
+                if not is_full(error) or not self._spare.give():
+                    raise
+                _append(self._log, told)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            text = f"{error.strerror}, so that no line could tell of it: free some KiB for"
+            raise OSError(error.errno, text, str(self._log)) from error
 
     async def verify(self, entry: str) -> Verified:
         """Hash all that is in it; what is not as it was fetched is set aside, where nobody is served it and it is
@@ -196,6 +221,22 @@ class Upkeep:
         if self._cache.manifest_of(entry) is None or path.is_symlink():
             raise Refusal("there is no such entry")
         return path
+
+
+def _append(log: Path, line: bytes) -> None:
+    """The whole line, durably, or nothing of it. Raises OSError."""
+    fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        before = os.fstat(fd).st_size
+        try:
+            if os.write(fd, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(fd)
+        except OSError:
+            os.ftruncate(fd, before)  # half a line would spoil the next one as well
+            raise
+    finally:
+        os.close(fd)
 
 
 def check_entry(root: Path, entry: str, found: Manifest, stopped: Callable[[], bool]) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ def open_cache(root: Path) -> Cache:
 
 
 def names(root: Path) -> set[str]:
-    return {path.name for path in root.iterdir()} - {".llmgw-cache"}
+    return {path.name for path in root.iterdir()} - {".llmgw-cache", ".llmgw-spare"}
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
