@@ -8,14 +8,9 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.tokens import ScalarToken
+from ruamel.yaml.error import MarkedYAMLError
 
 from llmgw.catalog.node import Place
-
-PARSER_FAULTS: Final = (ValueError, LookupError, AttributeError, TypeError, AssertionError, RecursionError)
-"""What a parser written for well-meant text may raise on other text, besides its own errors."""
 
 PLACEHOLDER: Final = (
     "a placeholder of a templating tool ({{ or {%): files are read as they stand, so render them first; what several "
@@ -50,8 +45,14 @@ _HINTS: Final = (
 Blamed = tuple[Place, str] | None
 
 
-def blamed(error: MarkedYAMLError, text: str, lines: Sequence[str], last: Place) -> tuple[Place, str]:
-    """The place to show, and what to say of it. `last`: where reading was, for an error without a place."""
+def blamed(
+    error: MarkedYAMLError, lines: Sequence[str], last: Place, quoted: tuple[Place, int] | None = None
+) -> tuple[Place, str]:
+    """The place to show, and what to say of it.
+
+    `last`: where reading was, for an error without a place. `quoted`: where the last quoted text of several lines
+    begins, and the line that it ends on.
+    """
     told = _place(error.problem_mark or error.context_mark, last)
     began = _place(error.context_mark, told)
     words = _words(error)
@@ -63,7 +64,7 @@ def blamed(error: MarkedYAMLError, text: str, lines: Sequence[str], last: Place)
         or _beside(words, lines, told)
         or _no_colon(words, lines, began, told)
         or _unclosed(error, words, began, told)
-        or _closed_late(text, lines, told)
+        or _closed_late(told, quoted)
         or (told, _with_hint(words))
     )
 
@@ -137,21 +138,11 @@ def _unclosed(error: MarkedYAMLError, words: str, began: Place, told: Place) -> 
     return None
 
 
-def _closed_late(text: str, lines: Sequence[str], told: Place) -> Blamed:
+def _closed_late(told: Place, quoted: tuple[Place, int] | None) -> Blamed:
     """A quote that is left open ends at the next one, lines below, and what follows that cannot be read."""
-    if not set("'\"") & set(_line(lines, told[0])):
+    if quoted is None or quoted[1] != told[0]:
         return None
-    opened: Place | None = None
-    try:
-        for token in YAML(typ="safe", pure=True).scan("\n".join(lines[: told[0]])):
-            late = isinstance(token, ScalarToken) and token.style in ("'", '"')
-            if late and token.start_mark.line + 1 < token.end_mark.line + 1 == told[0]:
-                opened = (token.start_mark.line + 1, token.start_mark.column + 1)
-    except (YAMLError, *PARSER_FAULTS):
-        pass  # there is a fault: what came before it counts
-    if opened is None:
-        return None
-    return opened, f"{_INVALID}: a quote that is closed only on line {told[0]}: close it where its text ends"
+    return quoted[0], f"{_INVALID}: a quote that is closed only on line {told[0]}: close it where its text ends"
 
 
 def _above(lines: Sequence[str], told: Place) -> int:

@@ -26,7 +26,7 @@ from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.reader import ReaderError
 
 from llmgw.catalog import yamlfast
-from llmgw.catalog.blame import PARSER_FAULTS, PLACEHOLDER, blamed
+from llmgw.catalog.blame import PLACEHOLDER, blamed
 from llmgw.catalog.document import Document as Document
 from llmgw.catalog.document import Path as Path
 from llmgw.catalog.document import as_list as as_list
@@ -47,6 +47,10 @@ HEAD: Final = frozenset({"apiVersion", "kind"})
 _OURS: Final = re.compile(r"^<{7} ", re.MULTILINE)
 _THEIRS: Final = re.compile(r"^>{7}(?: |$)", re.MULTILINE)
 """What git leaves in a file that it could not merge. Nothing of a catalog can stand so at the start of a line."""
+
+
+_PARSER_FAULTS: Final = (ValueError, LookupError, AttributeError, TypeError, AssertionError, RecursionError)
+"""What a parser written for well-meant text may raise on other text, besides its own errors."""
 
 
 def parse(file: str, data: bytes) -> tuple[list[Document], list[Problem]]:
@@ -95,6 +99,7 @@ class _Composer:
         self._anchors: dict[str, Node | None] = {}
         self._count = 0
         self._last: Place = (1, 1)
+        self._quoted: tuple[Place, int] | None = None  #: the last quoted text of several lines, and where it ends
 
     def documents(self) -> list[Document]:
         found: list[Document] = []
@@ -104,12 +109,12 @@ class _Composer:
         except _Stop:
             return found
         except MarkedYAMLError as error:
-            self._note(*blamed(error, self._text, self._lines, self._last))
+            self._note(*blamed(error, self._lines, self._last, self._quoted))
         except ReaderError as error:
             self._note(self._place_of(error.position), "a control character: remove it, or write it as an escape")
         except YAMLError:
             self._note(self._last, "not valid YAML from here on")
-        except PARSER_FAULTS as error:
+        except _PARSER_FAULTS as error:
             self._note(self._last, f"not valid YAML after this ({type(error).__name__} in the parser)")
         else:
             if not found and not self.problems:
@@ -223,6 +228,8 @@ class _Composer:
 
     def _scalar(self, event: Any, place: Place) -> Any:
         """The value as ruamel reads it. A value that is refused becomes None, its problem noted."""
+        if event.style in ("'", '"') and event.end_mark.line + 1 > place[0]:
+            self._quoted = (place, event.end_mark.line + 1)
         tag = str(self._yaml.resolver.resolve(ScalarNode, event.value, event.implicit)).rpartition(":")[2]
         if tag == "str" or event.ctag is not None:
             return self._text_value(event.value, place)
