@@ -1,20 +1,23 @@
-"""A third party's engine, as the rest of llmgw gets it: its methods return what they promise, or raise, in time.
+"""A third party's engine or source, as the rest of llmgw gets it: its methods return what they promise, or raise.
 
-Most of them are called where nothing else goes on meanwhile, requests of other models included. One that waits for
-something, a network say, would hold up everything: it is called in a thread, and given up on.
+Most of an engine's are called where nothing else goes on meanwhile, requests of other models included. One that waits
+for something, a network say, would hold up everything: it is called in a thread, and given up on.
 """
 
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from inspect import get_annotations
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 from llmgw.catalog.rules import Complaint
-from llmgw.catalog.spec import ProfileSpec
+from llmgw.catalog.spec import ProfileSpec, WeightsSpec
 from llmgw.engine import returned
 from llmgw.engine.api import Engine, HttpRequest, LaunchSpec, Readiness, Slot, Verdict
+from llmgw.errors import WeightsRefused
 from llmgw.facts import EngineFact, EngineLoad, Exit, Footprint, Level, WeightsFact
+from llmgw.weights.api import Description, Fetched, WeightSource, Work
 
 T = TypeVar("T")
 
@@ -41,6 +44,51 @@ def guarded(engine: Engine, *, quick: float = QUICK, long: float = LONG, rest: f
         same["surfaces"] = Engine.surfaces
     made: Engine = type(kind.__name__, (_Guarded,), same)(engine, quick, long, rest)
     return made
+
+
+def guarded_source(source: WeightSource) -> WeightSource:
+    """The source under guard. `canonical` raises ValueError and `is_moving` nothing, whatever the plugin does; what the
+    others return in vain is a WeightsRefused, and what they raise is left as it is."""
+    own = {name: getattr(source, name) for name in get_annotations(WeightSource)}
+    made: WeightSource = type(type(source).__name__, (_GuardedSource,), own)(source)
+    return made
+
+
+class _GuardedSource(WeightSource):
+    def __init__(self, source: WeightSource) -> None:
+        self._source = source
+
+    def canonical(self, text: str) -> str:
+        try:
+            found = _plainly(lambda: self._source.canonical(text))
+            if not isinstance(found, str):
+                raise TypeError(f"it returned {returned.shown(found)}: text was expected")
+            return found
+        except ValueError:
+            raise
+        except Exception as error:
+            raise ValueError(
+                f"{text!r}: its plugin fails at it ({returned.said(error)}): correct the plugin"
+            ) from error
+
+    def is_moving(self, source: str) -> bool:
+        try:
+            return bool(self._source.is_moving(source))
+        except (Exception, SystemExit):  # noqa: BLE001 - a plugin's failure, whatever it is, stays its own
+            return False
+
+    async def describe(self, spec: WeightsSpec) -> Description:
+        return _kept(spec, "describe", returned.description, await self._source.describe(spec))
+
+    async def fetch(self, spec: WeightsSpec, work: Work) -> Fetched:
+        return _kept(spec, "fetch", returned.fetched, await self._source.fetch(spec, work))
+
+
+def _kept(spec: WeightsSpec, method: str, judge: Callable[[object], T], value: object) -> T:
+    try:
+        return judge(value)
+    except TypeError as error:
+        raise WeightsRefused(f"{spec.source}: its plugin fails at {method}: {error}") from error
 
 
 class _Guarded(Engine):

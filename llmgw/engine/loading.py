@@ -127,6 +127,7 @@ def check_source(source: object) -> None:
     _check_version(kind, source.api_version)
     if not isinstance(source.peak, int) or source.peak < 1:
         raise BadPlugin(f"{kind}.peak is {_kind(source.peak)}: bytes of disk per byte of weights, at least 1")
+    _check_methods(kind, source, WeightSource)
 
 
 def _schemes(source: object) -> list[str]:
@@ -160,16 +161,17 @@ def check_engine(engine: object) -> None:
     roles = engine.roles
     if roles is not None and not (isinstance(roles, frozenset) and all(isinstance(role, str) for role in roles)):
         raise BadPlugin(f"{kind}.roles is {_kind(roles)}: a frozenset of names, or None for any")
-    _check_methods(kind, engine)
+    _check_methods(kind, engine, Engine)
 
 
-def _check_methods(kind: str, engine: Engine) -> None:
+def _check_methods(kind: str, brought: object, seam: type) -> None:
     """Each can be called as llmgw calls it. What it then does is seen when it is."""
-    for name, declared in inspect.getmembers(Engine, inspect.isfunction):
-        method, wanted = getattr(engine, name), list(inspect.signature(declared).parameters)[1:]
+    for name, declared in inspect.getmembers(seam, inspect.isfunction):
+        method, wanted = getattr(brought, name), list(inspect.signature(declared).parameters)[1:]
         if not callable(method):
             raise BadPlugin(f"{kind}.{name} is {_kind(method)}: a method")
-        if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
+        is_async = inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
+        if is_async and not inspect.iscoroutinefunction(declared):
             raise BadPlugin(f"{kind}.{name} is async: llmgw calls it as a plain function, with no loop running")
         try:
             inspect.signature(method).bind(*wanted)

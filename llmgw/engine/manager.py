@@ -17,7 +17,7 @@ import structlog
 from llmgw.catalog.rules import EngineRules
 from llmgw.engine import vetting
 from llmgw.engine.api import Engine
-from llmgw.engine.guarded import guarded
+from llmgw.engine.guarded import guarded, guarded_source
 from llmgw.engine.loading import Brought, load_plugin, summary
 from llmgw.engine.vetting import VET_TIMEOUT, Vetting
 from llmgw.ids import EngineName, is_name
@@ -156,7 +156,7 @@ class _Taken:
             for scheme in sorted(source.schemes):
                 owner = self._owner["source"].setdefault(scheme, fact.name)
                 if owner == fact.name or (owner == OWN and fact.own):
-                    self.sources[scheme] = source
+                    self.sources[scheme] = source if fact.own else guarded_source(source)
                 else:
                     fact = _clashing(fact, "source", scheme, owner)
         return fact

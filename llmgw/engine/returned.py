@@ -15,6 +15,7 @@ import msgspec
 from llmgw.catalog.rules import Complaint
 from llmgw.engine.api import HttpRequest, LaunchSpec, Readiness, Verdict
 from llmgw.facts import EngineLoad, Footprint
+from llmgw.weights.api import Description, Fetched
 
 T = TypeVar("T")
 
@@ -113,6 +114,20 @@ def slots(value: object) -> int | None:
     if value is not None and (not isinstance(value, int) or value < 1):
         raise TypeError(f"it returned {shown(value)}: a number of requests was expected, or None")
     return value
+
+
+def description(value: object) -> Description:
+    found = typed(value, Description)
+    if not found.files or min(file.size or 0 for file in found.files) < 0:
+        raise TypeError(f"it returned {shown(found)}: files with sizes from 0 on were expected, at least one")
+    return found
+
+
+def fetched(value: object) -> Fetched:
+    found = typed(value, Fetched)
+    if not found.files:
+        raise TypeError(f"it returned {shown(found)}: at least one file was expected")
+    return found
 
 
 def launch_spec(value: object) -> LaunchSpec:

@@ -281,9 +281,11 @@ class _Desk:
         partial.mark(self.directory, self._entry, self._fetch.source_text)
 
     def expect(self, size: int, *, here: int = 0) -> None:
-        self._fetch.expect(size, here)
+        self._fetch.expect(int(size), int(here))
 
     def tell(self, done: int | None, total: int | None) -> None:
+        # Whole numbers: a node's report, which has them, could not be read with others.
+        done, total = None if done is None else int(done), None if total is None else int(total)
         if (now := time.monotonic()) - self._told < TELL_EVERY:
             if done is not None:  # to be told a moment later
                 self._fetch.latest = (done, total if total is not None else self._fetch.latest[1])
