@@ -105,6 +105,7 @@ def check_together(models: Sequence[Member], clusters: Sequence[Document], *, co
 def doubts_of_model(document: Document, known: Known) -> Iterator[Problem]:
     """What is accepted and will not work as things stand: warnings, of a valid Model document."""
     yield from _unencrypted(document)
+    yield from _whole_path(document)
     for index, profile in enumerate(document.value.get("profiles", ())):
         path = ("profiles", index)
         for at, part in (path, profile), *(((*path, level), profile.get(level)) for level in LEVELS):
@@ -178,6 +179,16 @@ def _unencrypted(document: Document) -> Iterator[Problem]:
     external = document.value.get("external", {})
     if "api_key" in external and external["url"].startswith("http:") and not is_loopback(external["url"]):
         yield document.problem(("external", "url"), "the key travels unencrypted, for anybody on the way to read")
+
+
+def _whole_path(document: Document) -> Iterator[Problem]:
+    """What a request asks for comes after the address."""
+    url = document.value.get("external", {}).get("url", "")
+    for end in ("/chat/completions", "/completions", "/embeddings", "/responses", "/messages"):
+        if url.rstrip("/").endswith(end):
+            message = f"a request for /v1{end} goes to this address and {end}: leave that out here"
+            yield document.problem(("external", "url"), message)
+            return
 
 
 def _unique_names(models: Sequence[Member]) -> Iterator[Problem]:

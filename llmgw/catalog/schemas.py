@@ -100,7 +100,11 @@ def check_options(
 
 
 def _problems(errors: Iterable[ValidationError], document: Document, prefix: Path) -> list[Problem]:
-    found = [problem for error in errors for problem in _translate(error, document, prefix)]
+    """Of a value that is of the wrong kind nothing else is told."""
+    known = list(errors)
+    wrong = {tuple(error.absolute_path) for error in known if error.validator == "type"}
+    telling = (error for error in known if error.validator == "type" or tuple(error.absolute_path) not in wrong)
+    found = [problem for error in telling for problem in _translate(error, document, prefix)]
     return list(dict.fromkeys(found))  # `required` reports each missing key once for each
 
 

@@ -242,3 +242,11 @@ def test_a_fraction_where_a_whole_number_belongs_is_not_called_a_number() -> Non
     assert texts(model(extra="priority: 0.5\n")) == [
         "a.yaml:8:11: $.priority: expected a whole number, found one that is not whole"
     ]
+
+
+def test_of_a_value_of_the_wrong_kind_nothing_else_is_told() -> None:
+    drafts = texts(model(profile="draft: /srv/d.gguf\n"))
+    assert len([each for each in drafts if "$.profiles[0].draft: expected" in each]) == 1
+    assert texts(model(extra="scaling: {min: -0.5}\n")) == [
+        "a.yaml:8:16: $.scaling.min: expected a whole number, found one that is not whole"
+    ]

@@ -76,6 +76,13 @@ def test_what_makes_no_sense_is_refused_with_a_reason_and_never_the_secret(text:
     assert "pw" not in found
 
 
+@pytest.mark.parametrize("end", ["/chat/completions", "/chat/completions/", "/embeddings"])
+def test_an_address_that_is_one_of_requests_is_doubted(end: str) -> None:
+    (warning,) = loaded(external(f"url: 'https://api.example.org/v1{end}'")).warnings
+    assert warning.message.endswith(f"goes to this address and {end.rstrip('/')}: leave that out here")
+    assert (warning.line, warning.column) == (4, 17)
+
+
 def test_a_key_that_would_travel_unencrypted_is_doubted() -> None:
     (warning,) = loaded(external("url: http://10.0.0.9:8000, api_key: {from_env: K}")).warnings
     assert "unencrypted" in warning.message
