@@ -57,7 +57,7 @@ def judge(document: Document, context: Context, reread: Callable[[], Node]) -> J
     spec = build_model(whole.value, context.known.canonical)
     judged = Judged(
         member=Member.of(whole),
-        doubts=tuple(rules.doubts_of_model(whole, context.known)),
+        doubts=(*rules.doubts_of_model(whole, context.known), *context.macros.doubts(expanded.document)),
         spec=spec,
         encoded=model_json(spec),
         spent=expanded.spent,

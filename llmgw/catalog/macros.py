@@ -24,6 +24,9 @@ PLACES: Final = ("options", "args", "wrapper")
 """The keys of a profile, and of its levels' blocks, in which macros are replaced. Never `env`: what is secret stays a
 reference."""
 
+ELSEWHERE: Final = ("env", "weights", "draft", "files")
+"""Where people expect it as well."""
+
 _USE: Final = re.compile(r"\$\$\{|\$\{(?:([A-Za-z][A-Za-z0-9_]*)\})?")
 _ALONE: Final = re.compile(r"\$\{([A-Za-z][A-Za-z0-9_]*)\}")
 
@@ -80,6 +83,16 @@ class Macros:
         except _TooMuch:
             return Expanded(document, (too_much(document),), MAX_TEXT)
         return Expanded(done, tuple(expansion.problems), MAX_TEXT - self._left)
+
+    def doubts(self, document: Document) -> Iterator[Problem]:
+        """Of a valid Model document: uses where nothing is replaced, which are passed on as they stand."""
+        for index, profile in enumerate(document.value.get("profiles", ()) if self._raw else ()):
+            for level, part in (((), profile), *(((key,), profile.get(key)) for key in LEVELS)):
+                for key in ELSEWHERE:
+                    for path, text in _texts(as_mapping(part).get(key), ("profiles", index, *level, key)):
+                        if (name := next((each for each in _names([text]) if each in self._raw), None)) is not None:
+                            message = f"the macro {quoted(name)} is not replaced here, but in {', '.join(PLACES)} alone"
+                            yield document.problem(path, message)
 
     def text(self, text: str, tell: Tell, chain: tuple[str, ...] = ()) -> str:
         """`text` with its macros replaced. Raises _TooMuch."""
@@ -168,6 +181,13 @@ def too_much(document: Document) -> Problem:
 
 def _names(items: Sequence[str]) -> Iterator[str]:
     return (use[1] for item in items for use in _USE.finditer(item) if use[1])
+
+
+def _texts(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
+    if isinstance(value, str):
+        yield path, value
+    for key, inner in as_mapping(value).items():
+        yield from _texts(inner, (*path, key))
 
 
 class _Expansion:

@@ -59,6 +59,20 @@ def test_other_keys_and_secrets_are_left_alone() -> None:
     assert profile.env["HOME_OF_IT"] == "${A}"
 
 
+def test_a_macro_where_none_is_replaced_is_doubted() -> None:
+    lines = "options: {command: [run]}\nenv: {A: '${DIR}', B: '${HOME}'}\ndegraded: {memory: 1MiB, env: {C: '${DIR}'}}"
+    text = own(f"{lines}\nweights: {{source: '/srv/${{DIR}}/x.gguf'}}")
+    warnings = load({"c.yaml": cluster("DIR: x"), "own.yaml": text}).warnings
+    assert sorted(warning.path for warning in warnings) == [
+        "$.profiles[0].degraded.env.C",
+        "$.profiles[0].env.A",
+        "$.profiles[0].weights.source",
+    ]
+    assert {warning.message for warning in warnings} == {
+        "the macro 'DIR' is not replaced here, but in options, args, wrapper alone"
+    }
+
+
 def test_macros_are_replaced_at_any_depth_of_options() -> None:
     engines = {**ENGINES, "deep": type(ENGINES["cpu"])(options_schema={}, roles=None)}
     text = own("options: {a: {b: [[{c: '${A}'}], '${L}']}}").replace("engine: command", "engine: deep")
