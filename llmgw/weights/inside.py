@@ -101,7 +101,10 @@ class Inside:
             if not os.access(
                 ".", os.W_OK | os.X_OK, dir_fd=found._fd, effective_ids=os.access in os.supports_effective_ids
             ):
-                raise OSError(errno.EACCES, "no permission to delete there", folder or ".")
+                where = found.path() or folder
+                if os.fstatvfs(found._fd).f_flag & os.ST_RDONLY:
+                    raise OSError(errno.EROFS, "its file system is mounted read-only", where)
+                raise OSError(errno.EACCES, "no permission to delete there", where)
 
     def mkdir(self, name: str) -> None:
         """For nobody else."""

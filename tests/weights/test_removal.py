@@ -276,6 +276,22 @@ def test_other_mounts_keep_the_entry_too(kind: str, root: Path) -> None:
         subprocess.run(["umount", at], check=True)
 
 
+def test_on_a_file_system_that_is_mounted_read_only_an_entry_stays_and_the_answer_says_so(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "none", disk], capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        root = root_at(disk / "cache")
+        entry = make(root)
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        refused(root, entry.name, f"its file system is mounted read-only: {entry}")
+        subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+        end(root, entry.name)
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
 def test_an_entry_that_a_process_has_open_or_mapped_stays(root: Path) -> None:
     entry = make(root)
     with (entry / "files" / "a.gguf").open("rb") as file:
