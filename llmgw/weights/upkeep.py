@@ -118,6 +118,10 @@ class Upkeep:
                 self._spare.give()  # where the log did not need it already
             return self._remove_once(entry, min_age, asker)
         finally:
+            self._keep_room()
+
+    def _keep_room(self) -> None:
+        if (self._cache.root / removal.MARKER).exists():  # never under the mount point of a disk that is away
             self._spare.keep()
 
     def _remove_once(self, entry: str, min_age: Seconds, asker: Asker) -> Doomed:
@@ -145,7 +149,7 @@ class Upkeep:
             done = await _to_the_end(lambda: removal.finish(root, cluster=cluster, now=now))
         for each in done:
             self._write("removed", each, Asker(by="llmgw"), "begun by a process that was killed")
-        await asyncio.to_thread(self._spare.keep)
+        await asyncio.to_thread(self._keep_room)
         return done
 
     def _write(self, what: str, doomed: Doomed, asker: Asker, why: str = "") -> None:

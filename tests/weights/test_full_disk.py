@@ -119,3 +119,12 @@ async def test_a_cache_that_may_not_be_written_to_is_none_to_keep_room_in(tmp_pa
     (place.cache.root / ".llmgw-spare").symlink_to(tmp_path / "mine")
     await place.upkeep.finish()
     assert not (tmp_path / "mine").exists(), "no link is followed"
+
+
+async def test_no_room_is_kept_where_the_cache_s_disk_is_away(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    entry = place.put("a")
+    (place.cache.root / ".llmgw-cache").unlink()
+    with pytest.raises(Refusal, match="its disk is not mounted"):
+        await place.remove(entry)
+    assert {path.name for path in place.cache.root.iterdir()} == {entry}
