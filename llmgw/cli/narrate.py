@@ -69,7 +69,7 @@ class Narrator:
         self._ready_told = True
         return [
             _ready_line(self._url, seen, serving, asked),
-            *(_curl(self._url, name) for name in (*serving, *asked)[:1]),
+            *(_curl(self._url, name) for name in [each for each in (*serving, *asked) if _chats(seen, each)][:1]),
         ]
 
     def _catalog(self, seen: Seen) -> Iterator[str]:
@@ -218,6 +218,12 @@ def _names(names: Sequence[str]) -> str:
     if not names:
         return ""
     return ": " + ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+def _chats(seen: Seen, model: ModelName) -> bool:
+    """Whether it does, as far as anybody knows."""
+    told = seen.explained.get(model)
+    return told is None or told.surfaces is None or "chat/completions" in told.surfaces
 
 
 def _curl(url: str, model: ModelName) -> str:

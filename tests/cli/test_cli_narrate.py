@@ -69,6 +69,12 @@ def test_a_first_start_is_told_from_the_catalog_to_the_ready_line() -> None:
     assert '"model": "smol"' in curl
 
 
+def test_the_request_to_paste_is_one_that_the_model_answers() -> None:
+    chats, embeds = is_ready(surfaces=("chat/completions",)), is_ready(surfaces=("embeddings",))
+    assert len(Narrator(URL).ready(look(chats))) == 2
+    assert Narrator(URL).ready(look(embeds)) == ["ready: http://127.0.0.1:8080/v1 serves 1 model: smol"]
+
+
 def test_models_that_load_when_asked_for_are_enough_to_be_ready() -> None:
     lazy = {seed.SMOL: seed.model(seed.SMOL, scaling=ScalingSpec(min=0, on_demand=True))}
     idle = look(seed.told(seed.SMOL, ModelState.INACTIVE, "on demand, and not asked for"), models=lazy)
