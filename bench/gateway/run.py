@@ -3,13 +3,15 @@
     python bench/gateway/run.py [--seconds 5] [--rounds 2] [--only llmgw,nginx] [--write]
 
 llmgw checks an API key, applies its limits, counts and writes an access log; the others do none of it.
-nginx (which reads no body: a floor, not a rival), vllm-router and LiteLLM take part where they are installed. The
-load comes from wrk. CPU time is the figure to compare, over a gateway's whole process tree: throughput on a machine
-that also runs the engine and the load says little.
+nginx (which reads no body: a floor, not a rival), vllm-router (with its cheapest policy, and with the one that it has
+if it is told of none) and LiteLLM take part where they are installed. The load comes from wrk. CPU time is the figure
+to compare, over a gateway's whole process tree: throughput on a machine that also runs the engine and the load says
+little.
 
-Then all but LiteLLM, which is too slow for it, get the same rates of requests: quarters of what vllm-router can take
-(llmgw, where it is not there). What is compared is the 99th percentile of the time that an answer takes, less that of
-the engine asked without a gateway. `--write` puts the tables into RESULTS.md, and draws latency.svg.
+Then all that are fast enough get the same rates of requests: quarters of what vllm-router can take at its cheapest
+(llmgw, where it is not there), by arrivals.py: at random, whatever the answers take. What is compared is the 99th
+percentile of the time that an answer takes, less that of the engine asked without a gateway. `--write` puts the tables
+into RESULTS.md, and draws latency.svg.
 """
 
 import argparse
@@ -93,6 +95,7 @@ class Contender:
 
     name: str
     command: Callable[[int, int, Path], Sequence[str] | None]
+    paced: bool = True  #: it can take the rates at which latency is compared
 
 
 def llmgw(port: int, upstream: int, tmp: Path) -> Sequence[str]:
@@ -108,11 +111,18 @@ def nginx(port: int, upstream: int, tmp: Path) -> Sequence[str] | None:
 
 
 def vllm_router(port: int, upstream: int, tmp: Path) -> Sequence[str] | None:
+    """With the cheapest of its policies."""
+    command = vllm_router_by_prefix(port, upstream, tmp)
+    return None if command is None else [*command, "--policy", "round_robin"]
+
+
+def vllm_router_by_prefix(port: int, upstream: int, tmp: Path) -> Sequence[str] | None:
+    """With the policy that it has if it is told of none: a prompt goes where its beginning was read."""
     program = _installed("vllm-router")
     if program is None:
         return None
     where = ["--worker-urls", f"http://127.0.0.1:{upstream}", "--host", "127.0.0.1", "--port", str(port)]
-    return [program, *where, "--policy", "round_robin", "--prometheus-port", str(free_port())]
+    return [program, *where, "--prometheus-port", str(free_port())]
 
 
 def litellm(port: int, upstream: int, tmp: Path) -> Sequence[str] | None:
@@ -131,7 +141,8 @@ CONTENDERS = (
     Contender("nginx", nginx),
     Contender("llmgw", llmgw),
     Contender("vllm-router", vllm_router),
-    Contender("LiteLLM", litellm),
+    Contender("vllm-router (cache_aware)", vllm_router_by_prefix, paced=False),
+    Contender("LiteLLM", litellm, paced=False),
 )
 
 
@@ -196,26 +207,17 @@ def load(url: str, tmp: Path, *, stream: bool, connections: int, seconds: float)
     return int(answers.group(1)), float(rate.group(1)), errors
 
 
-PACED: Final = 32
-"""Connections that take turns at a given rate."""
 SHARES: Final = (0.25, 0.5, 0.75)
 """Of the rate that is too much for vllm-router."""
 
 
-def percentile(url: str, tmp: Path, *, rate: float, seconds: float) -> float:
-    """Milliseconds that 99 % of the answers take at most, at about so many requests a second, at random times."""
-    mean = PACED / rate * 1000  # of each connection, between two requests
-    script = tmp / "paced.lua"
-    script.write_text(
-        f'wrk.method="POST"; wrk.headers["content-type"]="application/json"\n'
-        f'wrk.headers["authorization"]="Bearer {TOKEN}"\nwrk.body={json.dumps(json.dumps(BODY))}\n'
-        f"function delay() return math.floor(-math.log(1 - math.random()) * {mean:.3f} + 0.5) end\n"
-    )
-    command = ["wrk", "-t1", f"-c{PACED}", f"-d{seconds:g}s", "--latency", "-s", str(script), url]
-    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = re.search(r"99%\s+([\d.]+)(us|ms|s)\s", out)
-    assert found is not None, out
-    return float(found[1]) * {"us": 0.001, "ms": 1.0, "s": 1000.0}[found[2]]
+def percentile(url: str, *, rate: float, seconds: float) -> float:
+    """Milliseconds that 99 % of the answers take at most, at so many requests a second, each at its own time."""
+    command = [sys.executable, str(HERE / "arrivals.py"), url, TOKEN, f"{rate:.1f}", f"{seconds:g}"]
+    out = subprocess.run(command, input=json.dumps(BODY).encode(), capture_output=True, check=True).stdout
+    told = json.loads(out)
+    assert told["bad"] < 0.001, told
+    return float(told["p99"])
 
 
 def added(
@@ -224,7 +226,7 @@ def added(
     """By name and rate, what a gateway adds to the 99th percentile, in milliseconds. Not negative: that is noise."""
     found: dict[str, list[float]] = {}
     for rate in rates:
-        bare = percentile(f"http://127.0.0.1:{upstream}/v1/chat/completions", tmp, rate=rate, seconds=seconds)
+        bare = percentile(f"http://127.0.0.1:{upstream}/v1/chat/completions", rate=rate, seconds=seconds)
         for contender in contenders:
             port = free_port()
             command = contender.command(port, upstream, tmp)
@@ -233,8 +235,7 @@ def added(
             url = f"http://127.0.0.1:{port}/v1/chat/completions"
             with running(command, tmp / f"{contender.name}.log"):
                 wait_until_answering(url, 120)
-                percentile(url, tmp, rate=rate, seconds=1)
-                late = percentile(url, tmp, rate=rate, seconds=seconds)
+                late = percentile(url, rate=rate, seconds=seconds)
             found.setdefault(contender.name, []).append(max(0.0, late - bare))
     return found
 
@@ -302,7 +303,7 @@ def main() -> None:
             found = costs(contenders, upstream, tmp, rounds=chosen.rounds, seconds=chosen.seconds)
             base = found.get("vllm-router") or found.get("llmgw") or []
             rates = [share * statistics.median(each.rate for each in base) for share in SHARES if base]
-            paced = [each for each in contenders if each.name != "LiteLLM"]
+            paced = [each for each in contenders if each.paced]
             late = [added(paced, upstream, tmp, rates, chosen.seconds) for _ in range(chosen.rounds if rates else 0)]
     text = table(found)
     print(text)
@@ -349,8 +350,9 @@ def write_results(text: str, rounds: int, seconds: float, busy: float) -> None:
         f"Load average before the first round, from other work: {busy:.1f}.\n"
         "Other work lowers the rates; CPU time for each unit hardly changes with it, so compare that.\n"
         "llmgw checks an API key, applies its limits, counts and writes an access log; the others do none of it.\n"
-        "nginx reads no request body and knows no models: it is the floor, not a rival. An error is an answer other "
-        "than 2xx, or none within wrk's 2 s.\n\n"
+        "nginx reads no request body and knows no models: it is the floor, not a rival. vllm-router takes turns among "
+        "engines; (cache_aware) is what it does if it is told nothing. An error is an answer other than 2xx, or none "
+        "within wrk's 2 s.\n\n"
         f"{text}\n\n![latency](latency.svg)\n{others.group() if others else ''}"
     )
 
