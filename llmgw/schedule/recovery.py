@@ -86,6 +86,8 @@ def _forgotten(
     now: Instant,
 ) -> dict[Key, RecoveryRecord | None]:
     proven: dict[Key, Wall] = {}  #: the latest moment that a stable replica became ready
+    # A record that goes while its failure is still reported would be made anew of that, for the node as it is now.
+    reported = {(fact.spec, fact.node) for fact in observed.replicas.values() if fact.failure is not None}
     for fact in observed.replicas.values() if observed.recovery else ():
         if proved_stable(fact, settings, now):
             proven[fact.spec, fact.node] = max(fact.since, proven.get((fact.spec, fact.node), fact.since))
@@ -94,7 +96,7 @@ def _forgotten(
         for (spec, node), record in observed.recovery.items()
         if spec not in models
         or _was_before(record, proven.get((spec, node)), now)
-        or _lifted(record, models[spec][1], observed.nodes.get(node))
+        or ((spec, node) not in reported and _lifted(record, models[spec][1], observed.nodes.get(node)))
     }
 
 

@@ -329,6 +329,15 @@ def test_quarantine_is_lifted_when_its_node_has_changed(changed: NodeReport) -> 
     assert changes(seen, catalog(A), {}, NOW) == {(spec_of(A), NODE): None}
 
 
+def test_quarantine_is_lifted_only_when_the_failure_is_reported_no_more() -> None:
+    """llmgw may be killed right after it counted one: the next one finds it reported by a node that has changed."""
+    record, changed = quarantined_on(report()), report(engines=[EngineFact(name=CPU, version="2")])
+    seen = observed(failed(A, "r", FailureKind.TERMINAL), node=changed, recovery={spec_of(A): record})
+    assert changes(seen, catalog(A), {}, NOW) == {}
+    gone = observed(node=changed, recovery={spec_of(A): record})
+    assert changes(gone, catalog(A), {}, NOW) == {(spec_of(A), NODE): None}
+
+
 def test_a_device_that_comes_falls_ill_or_recovers_lifts_quarantine_of_what_uses_devices() -> None:
     device = DeviceFact(uuid="GPU-1", name="g", index=0)
     on_devices = replace(A, profiles=(replace(A.profiles[0], devices=1),))
