@@ -310,7 +310,11 @@ def main() -> None:
     medians: dict[str, list[float]] = {}
     if late:
         second, medians = latency_table(rates, late)
-        text += f"\n\nMilliseconds added to the 99th percentile, at quarters of vllm-router's rate:\n\n{second}"
+        text += (
+            "\n\nMilliseconds added to the 99th percentile, at quarters of vllm-router's rate. A pause of the whole "
+            "machine counts with all that was due in it, so these differ from run to run, by as much as twofold; the "
+            f"last column is near what two cores can do with engine and load beside it:\n\n{second}"
+        )
         print(second)
     if chosen.write:
         write_results(text, chosen.rounds, chosen.seconds, busy)
