@@ -17,6 +17,9 @@ PLACEHOLDER: Final = (
     "models share may stand in `macros` or a Template"
 )
 
+_OURS: Final = re.compile(r"^<{7} ", re.MULTILINE)
+_THEIRS: Final = re.compile(r"^>{7}(?: |$)", re.MULTILINE)
+"""Around what git could not merge. Nothing of a catalog can stand so at the start of a line."""
 _CONFLICT: Final = re.compile(r"(?:<{7}|>{7}|\|{7}) |(?:>{7}|={7})$")
 """A line that git leaves in a file that it could not merge. Nothing of a catalog begins a line so."""
 _UNSEEN_BREAKS: Final = "\u2028\u2029\x85"
@@ -67,6 +70,15 @@ def blamed(
         or _closed_late(told, quoted)
         or (told, _with_hint(words))
     )
+
+
+def unmerged(text: str) -> Blamed:
+    """A whole merge conflict, told before anything is parsed: what is within it is not meant to be read."""
+    ours = _OURS.search(text)
+    if ours is None or not _THEIRS.search(text, ours.end()):
+        return None
+    line = text.count("\n", 0, ours.start()) + 1
+    return (line, 1), "a merge conflict that was left here: resolve it (<<<<<<< to >>>>>>>)"
 
 
 def _conflict(lines: Sequence[str]) -> Blamed:

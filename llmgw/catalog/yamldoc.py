@@ -5,7 +5,6 @@ before anything is built and each problem has a place. Messages never echo a val
 """
 
 import math
-import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -26,7 +25,7 @@ from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.reader import ReaderError
 
 from llmgw.catalog import yamlfast
-from llmgw.catalog.blame import PLACEHOLDER, blamed
+from llmgw.catalog.blame import PLACEHOLDER, blamed, unmerged
 from llmgw.catalog.document import Document as Document
 from llmgw.catalog.document import Path as Path
 from llmgw.catalog.document import as_list as as_list
@@ -44,11 +43,6 @@ _INT_LIMIT: Final = 2**63
 HEAD: Final = frozenset({"apiVersion", "kind"})
 """What a document begins with."""
 
-_OURS: Final = re.compile(r"^<{7} ", re.MULTILINE)
-_THEIRS: Final = re.compile(r"^>{7}(?: |$)", re.MULTILINE)
-"""What git leaves in a file that it could not merge. Nothing of a catalog can stand so at the start of a line."""
-
-
 _PARSER_FAULTS: Final = (ValueError, LookupError, AttributeError, TypeError, AssertionError, RecursionError)
 """What a parser written for well-meant text may raise on other text, besides its own errors."""
 
@@ -64,9 +58,9 @@ def parse(file: str, data: bytes) -> tuple[list[Document], list[Problem]]:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         return [], [_not_utf8(file, data, error.start)]
-    if (conflict := _OURS.search(text)) is not None and _THEIRS.search(text, conflict.end()):
-        line = text.count("\n", 0, conflict.start()) + 1
-        return [], [Problem(file, line, 1, "$", "a merge conflict that was left here: resolve it (<<<<<<< to >>>>>>>)")]
+    if (conflict := unmerged(text)) is not None:
+        place, message = conflict
+        return [], [Problem(file, *place, "$", message)]
     if (accepted := yamlfast.roots(text)) is not None:
         return [Document(file, root, plain=True) for root in accepted], []
     return judge(file, text)

@@ -108,8 +108,7 @@ class _Guarded(Engine):
         return returned.footprint(self._asked("footprint", profile, files, level))
 
     def shrink(self, profile: ProfileSpec, level: Level) -> ProfileSpec | None:
-        found = self._asked("shrink", profile, level)
-        return None if found is None else returned.typed(found, ProfileSpec)
+        return returned.profile(self._asked("shrink", profile, level))
 
     def launch(self, profile: ProfileSpec, slot: Slot, level: Level) -> LaunchSpec:
         return returned.launch_spec(self._asked("launch", profile, slot, level, within=self._long))
@@ -121,8 +120,7 @@ class _Guarded(Engine):
         return returned.readiness(self._asked("read_probe", request, status, body))
 
     def load(self, profile: ProfileSpec) -> HttpRequest | None:
-        found = self._asked("load", profile)
-        return None if found is None else returned.request(found)
+        return returned.load_request(self._asked("load", profile))
 
     def read_load_of(self, profile: ProfileSpec, status: int, body: bytes) -> EngineLoad | None:
         return returned.load(self._asked("read_load_of", profile, status, body))

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from llmgw.catalog.rules import Complaint
+from llmgw.catalog.spec import ProfileSpec
 from llmgw.engine.api import HttpRequest, LaunchSpec, Readiness, Verdict
 from llmgw.facts import EngineLoad, Footprint
 from llmgw.weights.api import Description, Fetched
@@ -51,21 +52,25 @@ def typed(value: object, kind: type[T]) -> T:
 
 
 def footprint(value: object) -> Footprint | None:
-    if value is None:
-        return None
-    found = typed(value, Footprint)
-    if min(found.host, found.device) < 0:
+    found = None if value is None else typed(value, Footprint)
+    if found is not None and min(found.host, found.device) < 0:
         raise TypeError(f"it returned less than 0 bytes: {shown(found)}")
     return found
 
 
+def profile(value: object) -> ProfileSpec | None:
+    return None if value is None else typed(value, ProfileSpec)
+
+
 def load(value: object) -> EngineLoad | None:
-    if value is None:
-        return None
-    found = typed(value, EngineLoad)
-    if min(found.running, found.waiting) < 0:
+    found = None if value is None else typed(value, EngineLoad)
+    if found is not None and min(found.running, found.waiting) < 0:
         raise TypeError(f"it returned less than 0 requests: {shown(found)}")
     return found
+
+
+def load_request(value: object) -> HttpRequest | None:
+    return None if value is None else request(value)
 
 
 def readiness(value: object) -> Readiness:

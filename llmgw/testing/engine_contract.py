@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import jsonschema
 
-from llmgw.engine import Engine, EngineFact, Exit, Level, ProfileSpec, WeightsFact, returned
+from llmgw.engine import Engine, EngineFact, Exit, Level, WeightsFact, returned
 from llmgw.engine.api import KEY_VARIABLE
 from llmgw.engine.guarded import LONG, QUICK
 from llmgw.testing.engine_process import EngineCase, slot_for
@@ -50,8 +50,8 @@ async def check_its_methods_return_what_they_promise(case: EngineCase, directory
     asked("footprint", lambda: engine.footprint(profile, {}, Level.FULL), returned.footprint)  # as before a fetch
     asked("footprint", lambda: engine.footprint(profile, files, Level.FULL), returned.footprint)
     for level in (Level.DEGRADED, Level.MINIMAL):
-        asked("shrink", lambda level=level: engine.shrink(profile, level), _profile)  # type: ignore[misc]
-    asked("load", lambda: engine.load(profile), lambda value: None if value is None else returned.request(value))
+        asked("shrink", lambda level=level: engine.shrink(profile, level), returned.profile)  # type: ignore[misc]
+    asked("load", lambda: engine.load(profile), returned.load_request)
     asked("surfaces", lambda: engine.surfaces(profile), returned.surfaces)
     asked("request_slots", lambda: engine.request_slots(profile), returned.slots)
     for request in asked("probes", lambda: engine.probes(profile), returned.requests):
@@ -98,10 +98,6 @@ def _fact(path: Path) -> WeightsFact:
     size = path.stat().st_size if path.is_file() else sum(each.stat().st_size for each in path.rglob("*"))
     metadata = metadata_of(path) if path.is_file() else read_metadata(path)
     return WeightsFact(source=f"file://{path}", entry=None, size=Bytes(size), last_wanted=Wall(0), metadata=metadata)
-
-
-def _profile(value: object) -> ProfileSpec | None:
-    return None if value is None else returned.typed(value, ProfileSpec)
 
 
 def asked(method: str, ask: Callable[[], object], judge: Callable[[object], T], within: float = QUICK) -> T:
